@@ -1,6 +1,10 @@
 // Ranks, collectives and data parallelism.
 #include "tessera/dist.h"
+
+#include <csignal>
+
 #include "module.h"
+#include "scopes.h"
 
 namespace tessera::python {
 namespace {
@@ -26,54 +30,148 @@ class NoSync {
   std::vector<std::unique_ptr<dist::DataParallel::NoSync>> scopes_;
 };
 
+// By the signal that asks a rank where it is, as in dist/stack_trace.h, whose handler is called after it.
+void show_python_stack() {
+  nb::module_::import_("faulthandler")
+      .attr("register")(SIGURG, nb::arg("all_threads") = false, nb::arg("chain") = true);
+}
+
+using Phase = Scope<dist::InPhase, Group, dist::Phase>;
+
 void bind_groups(nb::module_& m) {
   nb::class_<Group>(m, "Group", "Ranks that call collectives together, all in the same order.")
       .def_prop_ro("rank", &Group::rank, "This process's place in the group, from 0.")
       .def_prop_ro("size", &Group::size, "How many ranks there are.")
       .def_prop_ro(
           "engine", [](const Group& g) { return std::string(g.engine()); }, "How its ranks exchange bytes.")
+      .def(
+          "engine_of", [](const Group& g, Device device) { return g.engine(device); }, nb::arg("device"),
+          "The same of tensors on a device, known after the first collective of one.")
       .def("split", &Group::split, nb::arg("color"), nb::call_guard<Unlocked>(),
            "Those ranks that give the same color, in their order. Every rank calls it.");
   nb::class_<dist::World, Group>(m, "World",
                                  "All ranks that `tessera launch` began; a process of its own is the only one.")
       .def(
           "__init__",
-          [](dist::World* made, double timeout) { new (made) dist::World(dist::WorldOptions{.timeout = timeout}); },
-          nb::arg("timeout") = 1800.0)
+          [](dist::World* made, double timeout, const std::string& engine) {
+            new (made) dist::World(dist::WorldOptions{.timeout = timeout, .engine = engine});
+            if (made->size() > 1) show_python_stack();
+          },
+          nb::arg("timeout") = 1800.0, nb::arg("engine") = "")
+      .def("device", &dist::World::device, nb::arg("first"),
+           "Of GPUs the one so many behind the first as this rank's place on its host; the CPU as it is.")
       .def_prop_ro("local_rank", &dist::World::local_rank, "The rank among those of this host.");
   nb::class_<dist::Work>(m, "Work", "A collective on its way.")
       .def("wait", &dist::Work::wait, nb::call_guard<Unlocked>(), "What it gave; raises what it raised.")
       .def("done", &dist::Work::done, "Whether it has ended.");
 }
 
+const Group& group_among(const Group& group) { return group; }
+template <class First, class... Rest>
+const Group& group_among(const First& first, const Rest&... rest) {
+  if constexpr (std::is_same_v<First, Group>) return first;
+  else return group_among(rest...);
+}
+
+/// The collective itself, and under the name that begins with _start the same as Work.
+template <class... Args, class... Extra>
+void bind_collective(nb::module_& m, const std::string& name, Tensor (*fn)(Args...), const Extra&... extra) {
+  m.def(name.c_str(), fn, extra..., nb::call_guard<Unlocked>());
+  m.def(("_start" + name).c_str(),
+        [fn](Args... args) {
+          return dist::start(group_among(args...),
+                             [fn, kept = std::tuple<std::decay_t<Args>...>(args...)] { return std::apply(fn, kept); });
+        },
+        extra..., nb::call_guard<Unlocked>());
+}
+
 void bind_collectives(nb::module_& m) {
-  const auto reduces = [](auto fn) {
-    return [fn](const Tensor& x, const Group& group, const std::string& op) { return fn(x, group, op_of(op)); };
-  };
-  m.def("_all_reduce", reduces(&dist::all_reduce), nb::arg("input"), nb::arg("group"), nb::arg("op") = "sum",
-        nb::call_guard<Unlocked>());
-  m.def("_reduce_scatter", reduces(&dist::reduce_scatter), nb::arg("input"), nb::arg("group"), nb::arg("op") = "sum",
-        nb::call_guard<Unlocked>());
+  const nb::arg input("input"), group("group"), root("root");
+  const auto op = nb::arg("op") = "sum";
+  using Text = const std::string&;
+  bind_collective(
+      m, "_all_reduce", +[](const Tensor& x, const Group& g, Text op) { return dist::all_reduce(x, g, op_of(op)); },
+      input, group, op);
+  bind_collective(
+      m, "_reduce_scatter",
+      +[](const Tensor& x, const Group& g, Text op) { return dist::reduce_scatter(x, g, op_of(op)); }, input, group,
+      op);
+  bind_collective(
+      m, "_reduce",
+      +[](const Tensor& x, int root, const Group& g, Text op) { return dist::reduce(x, root, g, op_of(op)); }, input,
+      root, group, op);
+  bind_collective(m, "_all_gather", &dist::all_gather, input, group);
+  bind_collective(m, "_gather", &dist::gather, input, root, group);
+  bind_collective(m, "_scatter", &dist::scatter, input, root, group);
+  bind_collective(m, "_broadcast", &dist::broadcast, input, root, group);
+  bind_collective(m, "_all_to_all", &dist::all_to_all, input, group);
   m.def(
-      "_reduce",
-      [](const Tensor& x, int root, const Group& group, const std::string& op) {
-        return dist::reduce(x, root, group, op_of(op));
-      },
-      nb::arg("input"), nb::arg("root"), nb::arg("group"), nb::arg("op") = "sum", nb::call_guard<Unlocked>());
-  m.def("_all_gather", &dist::all_gather, nb::arg("input"), nb::arg("group"), nb::call_guard<Unlocked>());
-  m.def("_gather", &dist::gather, nb::arg("input"), nb::arg("root"), nb::arg("group"), nb::call_guard<Unlocked>());
-  m.def("_scatter", &dist::scatter, nb::arg("input"), nb::arg("root"), nb::arg("group"), nb::call_guard<Unlocked>());
-  m.def("_broadcast", &dist::broadcast, nb::arg("input"), nb::arg("root"), nb::arg("group"),
-        nb::call_guard<Unlocked>());
-  m.def("_all_to_all", &dist::all_to_all, nb::arg("input"), nb::arg("group"), nb::call_guard<Unlocked>());
-  m.def("_send", &dist::send, nb::arg("input"), nb::arg("to"), nb::arg("group"), nb::call_guard<Unlocked>());
+      "_all_reduce_", [](const Tensors& tensors, const Group& g, Text op) { dist::all_reduce_(tensors, g, op_of(op)); },
+      nb::arg("tensors"), group, op, nb::call_guard<Unlocked>());
+  m.def("_send", &dist::send, input, nb::arg("to"), group, nb::call_guard<Unlocked>());
   m.def(
       "_recv",
-      [](const std::vector<int64_t>& shape, int from, const Group& group, DType dtype) {
-        return dist::recv({Shape(shape.begin(), shape.end()), dtype, cpu()}, from, group);
+      [](const std::vector<int64_t>& shape, int from, const Group& group, DType dtype, Device device) {
+        return dist::recv({Shape(shape.begin(), shape.end()), dtype, device}, from, group);
       },
-      nb::arg("shape"), nb::arg("from_rank"), nb::arg("group"), nb::arg("dtype") = Float32, nb::call_guard<Unlocked>());
-  m.def("_barrier", &dist::barrier, nb::arg("group"), nb::call_guard<Unlocked>());
+      nb::arg("shape"), nb::arg("from_rank"), group, nb::arg("dtype") = Float32, nb::arg("device") = cpu(),
+      nb::call_guard<Unlocked>());
+  m.def("_barrier", &dist::barrier, group, nb::call_guard<Unlocked>());
+}
+
+dist::Phase phase_of(const std::string& text) {
+  constexpr std::string_view names[] = {"other", "data", "compute", "checkpoint"};
+  for (size_t i = 0; i < std::size(names); ++i)
+    if (names[i] == text) return static_cast<dist::Phase>(i);
+  throw nb::value_error(("phase is \"" + text + "\", not other, data, compute or checkpoint").c_str());
+}
+
+void bind_training(nb::module_& m) {
+  using Overlap = dist::DataParallelOptions::Overlap;
+  nb::class_<NoSync>(m, "NoSync", "A scope of DataParallel.no_sync().")
+      .def("__enter__", &NoSync::enter)
+      .def("__exit__", [](NoSync& s, const nb::args&) { s.exit(); });
+  nb::class_<dist::DataParallel>(m, "DataParallel",
+                                 "Each rank has the whole model and a part of the batch: after each backward the "
+                                 "gradients of all ranks are one. Parameters begin as those of rank 0. Gradients "
+                                 "travel in buckets of so many bytes, on GPUs while backward goes on unless overlap "
+                                 "says otherwise, and in gradient_dtype if that is given.")
+      .def(
+          "__init__",
+          [](dist::DataParallel* made, const nn::Module& model, const Group& group, const std::string& op,
+             int64_t bucket_bytes, int64_t first_bucket_bytes, std::optional<bool> overlap,
+             std::optional<DType> gradient_dtype) {
+            new (made) dist::DataParallel(model, group,
+                                          {op_of(op), bucket_bytes, first_bucket_bytes,
+                                           !overlap   ? Overlap::Auto
+                                           : *overlap ? Overlap::Always
+                                                      : Overlap::Never,
+                                           gradient_dtype});
+          },
+          nb::arg("model"), nb::arg("group"), nb::arg("op") = "mean", nb::kw_only(),
+          nb::arg("bucket_bytes") = dist::DataParallelOptions{}.bucket_bytes,
+          nb::arg("first_bucket_bytes") = dist::DataParallelOptions{}.first_bucket_bytes,
+          nb::arg("overlap") = nb::none(), nb::arg("gradient_dtype") = nb::none(), nb::call_guard<Unlocked>())
+      .def(
+          "no_sync", [](const dist::DataParallel& p) { return new NoSync(p); }, nb::rv_policy::take_ownership,
+          "A `with` block in which backward adds to this rank's gradients alone.")
+      .def("reduce", &dist::DataParallel::reduce, nb::call_guard<Unlocked>(),
+           "Makes the gradients of all ranks one now, as the end of backward does.");
+  nb::class_<dist::GradientSum>(m, "GradientSum",
+                                "Adds up the gradients of a step's micro-batches in an order that neither their number "
+                                "on each rank nor the number of ranks changes.")
+      .def(nb::init<std::vector<Tensor>>(), nb::arg("parameters"))
+      .def("add", &dist::GradientSum::add, nb::call_guard<Unlocked>(),
+           "After the backward of a micro-batch, whose gradients it takes.")
+      .def("finish", &dist::GradientSum::finish, nb::call_guard<Unlocked>(),
+           "Leaves the sum in the parameters, and begins anew.")
+      .def("clear", &dist::GradientSum::clear, "Begins anew without it.");
+  bind_scope<Phase>(m, "Phase", "A scope of phase().");
+  m.def(
+      "_phase", [](const Group& group, const std::string& phase) { return new Phase(group, phase_of(phase)); },
+      nb::rv_policy::take_ownership, nb::arg("group"), nb::arg("phase"));
+  m.def("_set_step", &dist::set_step, nb::arg("group"), nb::arg("step"));
+  m.def("_explain_engines", &dist::explain_engines, nb::arg("group"), nb::arg("device") = cpu());
 }
 
 }  // namespace
@@ -86,23 +184,7 @@ void bind_dist(nb::module_& m) {
   m.def(
       "_sync_batch_norms", [](nn::Module& model, const Group& group) { return dist::sync_batch_norms(model, group); },
       nb::arg("model"), nb::arg("group"));
-  nb::class_<NoSync>(m, "NoSync", "A scope of DataParallel.no_sync().")
-      .def("__enter__", &NoSync::enter)
-      .def("__exit__", [](NoSync& s, const nb::args&) { s.exit(); });
-  nb::class_<dist::DataParallel>(m, "DataParallel",
-                                 "Each rank has the whole model and a part of the batch: after each backward the "
-                                 "gradients of all ranks are one. Parameters begin as those of rank 0.")
-      .def(
-          "__init__",
-          [](dist::DataParallel* made, const nn::Module& model, const Group& group, const std::string& op) {
-            new (made) dist::DataParallel(model, group, {.op = op_of(op)});
-          },
-          nb::arg("model"), nb::arg("group"), nb::arg("op") = "mean", nb::call_guard<Unlocked>())
-      .def(
-          "no_sync", [](const dist::DataParallel& p) { return new NoSync(p); }, nb::rv_policy::take_ownership,
-          "A `with` block in which backward adds to this rank's gradients alone.")
-      .def("reduce", &dist::DataParallel::reduce, nb::call_guard<Unlocked>(),
-           "Makes the gradients of all ranks one now, as the end of backward does.");
+  bind_training(m);
 }
 
 }  // namespace tessera::python

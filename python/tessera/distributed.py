@@ -12,11 +12,42 @@ Tensors of a collective have the same shape and dtype on all ranks. Those that r
 from __future__ import annotations
 
 from . import _C
-from ._C import Aborted, DataParallel, Group, Tensor, World  # noqa: F401
+from ._C import Aborted, DataParallel, GradientSum, Group, Tensor, Work, World  # noqa: F401
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Callable
+
     from ._types import Module, Sequence
+
+
+def start(collective: Callable[..., Tensor], *args: Any, **options: Any) -> Work:
+    """A collective of this module in the group's own thread: `work = start(all_reduce, x, world)`, then `work.wait()`
+    gives the tensor. Until then nothing else calls collectives of the group. It is not differentiable."""
+    begin = getattr(_C, f"_start_{getattr(collective, '__name__', '')}", None)
+    if begin is None:
+        raise ValueError(f"start: {collective} is no collective that gives a tensor")
+    return begin(*args, **options)
+
+
+def all_reduce_(tensors: Sequence[Tensor], group: Group, op: str = "sum") -> None:
+    """In place, of all tensors together, which share a dtype: what many gradients need."""
+    _C._all_reduce_(list(tensors), group, op)
+
+
+def phase(group: Group, name: str) -> _C.Phase:
+    """A `with` block in which this rank reads "data", is in "compute" or writes a "checkpoint": what others waited for."""
+    return _C._phase(group, name)
+
+
+def set_step(group: Group, step: int) -> None:
+    """Says which step of training this rank is in, for who waits for it."""
+    _C._set_step(group, step)
+
+
+def explain_engines(group: Group, device: _C.Device | str = "cpu") -> str:
+    """Which engine moves tensors of that device, and why not the others."""
+    return _C._explain_engines(group, device)
 
 
 def all_reduce(input: Tensor, group: Group, op: str = "sum") -> Tensor:
@@ -64,9 +95,10 @@ def send(input: Tensor, to: int, group: Group) -> None:
     _C._send(input, to, group)
 
 
-def recv(shape: Sequence[int], from_rank: int, group: Group, dtype: _C.DType = _C.DType.float32) -> Tensor:
+def recv(shape: Sequence[int], from_rank: int, group: Group, dtype: _C.DType = _C.DType.float32,
+         device: _C.Device | str = "cpu") -> Tensor:
     """What that rank sends, of that shape and dtype."""
-    return _C._recv(list(shape), from_rank, group, dtype)
+    return _C._recv(list(shape), from_rank, group, dtype, device)
 
 
 def barrier(group: Group) -> None:

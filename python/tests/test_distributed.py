@@ -39,10 +39,15 @@ if world.rank == 0:
 """
 
 
+def command_of(script, procs, *arguments, options=()):
+    return [COMMAND, "launch", "--procs", str(procs), "--grace", "1", *options, "--", sys.executable, "-c", script, *arguments]
+
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(tessera.__file__).parents[1])}
+
+
 def launch(script, procs, *arguments):
-    environment = {**os.environ, "PYTHONPATH": str(Path(tessera.__file__).parents[1])}
-    return subprocess.run([COMMAND, "launch", "--procs", str(procs), "--grace", "1", "--", sys.executable, "-c", script,
-                           *arguments], capture_output=True, text=True, env=environment, timeout=120)
+    return subprocess.run(command_of(script, procs, *arguments), capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
 
 
 needs_command = pytest.mark.skipif(not COMMAND.exists(), reason="the command is not built")
@@ -72,6 +77,77 @@ def test_ranks_train_as_one_process_does(tmp_path):
     for other in results[1:]:
         for a, b in zip(results[0], other):
             np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_collectives_go_on_in_the_background():
+    world = dist.World()
+    x = tessera.randn(4, 3)
+    for work in (dist.start(dist.all_reduce, x, world, "mean"), dist.start(dist.all_gather, x, group=world),
+                 dist.start(dist.broadcast, x, 0, world)):
+        assert np.array_equal(work.wait().numpy(), x.numpy()) and work.done()
+    with pytest.raises(ValueError, match="is no collective that gives a tensor"):
+        dist.start(dist.barrier, world)
+    assert "one rank" in dist.explain_engines(world)
+    assert str(world.device("cpu")) == "cpu"
+    with pytest.raises(ValueError, match='phase is "lunch"'):
+        dist.phase(world, "lunch")
+
+
+PARTS = """
+import numpy as np
+import tessera
+from tessera import distributed as dist, nn
+
+world = dist.World()
+assert "-> neighbours" in dist.explain_engines(world) and world.engine_of("cpu") == "neighbours"
+a, b = tessera.full([3], world.rank + 1), tessera.full([2, 2], world.rank)
+with dist.phase(world, "data"):
+    dist.set_step(world, 3)
+dist.all_reduce_([a, b], world)
+assert (a.numpy() == 3).all() and (b.numpy() == 1).all()
+work = dist.start(dist.all_to_all, tessera.full([2, 1], world.rank), world)
+assert (work.wait().numpy().ravel() == [0, 1]).all()
+model = nn.Linear(4, 2)
+parallel = dist.DataParallel(model, world, "sum", bucket_bytes=16, first_bucket_bytes=8, overlap=True,
+                             gradient_dtype=tessera.bfloat16)
+parts = dist.GradientSum(model.parameters())
+for micro in range(2):
+    with parallel.no_sync():
+        model(tessera.full([1, 4], float(world.rank * 2 + micro))).sum().backward()
+    parts.add()
+parts.finish()
+parallel.reduce()
+assert (model.weight.grad.numpy() == 6).all() and (model.bias.grad.numpy() == 4).all()
+"""
+
+
+@needs_command
+def test_what_a_loop_of_ones_own_needs():
+    ended = launch(PARTS, 2)
+    assert ended.returncode == 0, ended.stderr
+
+
+@needs_command
+def test_a_rank_that_is_waited_for_shows_where_it_is():
+    script = """
+import tessera
+from tessera import distributed as dist
+world = dist.World()
+def endless():
+    while True: pass
+if world.rank == 1: endless()
+dist.barrier(world)
+"""
+    with subprocess.Popen(command_of(script, 2, options=["--patience", "0.5"]), stderr=subprocess.PIPE, text=True,
+                          env=ENVIRONMENT) as running:
+        seen = []
+        for line in running.stderr:
+            seen.append(line)
+            if "in endless" in line:
+                running.terminate()
+        assert running.wait(20) != 0
+    assert any("rank 0 waits for rank 1 in barrier" in line for line in seen), seen
+    assert any("in endless" in line for line in seen), seen
 
 
 @needs_command
