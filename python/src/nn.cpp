@@ -114,12 +114,11 @@ void bind_module(nb::module_& m) {
           "get_submodule", [](const Module& self, const std::string& path) { return shared(self.child(path)); },
           nb::arg("target"))
       .def(
-          "replace",
+          "_replace",
           [](Module& self, const std::string& path, std::shared_ptr<Module> module, bool any_shapes) {
             self.replace(path, nn::Child<Module>(std::move(module)), {.any_shapes = any_shapes});
           },
-          nb::arg("path"), nb::arg("module"), nb::arg("any_shapes") = false,
-          "Puts a module where that of that name was.")
+          nb::arg("path"), nb::arg("module"), nb::arg("any_shapes") = false)
       .def_prop_ro("name", &Module::name)
       .def("pack", &Module::pack, nb::call_guard<Unlocked>(),
            "Lets calls in evaluation use weights as kernels want them, until train().")

@@ -108,4 +108,6 @@ def barrier(group: Group) -> None:
 
 def sync_batch_norms(model: Module, group: Group) -> int:
     """Puts a norm over the batches of all ranks where each BatchNorm2d of the model is; returns how many."""
-    return _C._sync_batch_norms(model, group)
+    count = _C._sync_batch_norms(model, group)
+    model._see_children()
+    return count

@@ -173,3 +173,32 @@ def test_layers(layer, given, wanted):
     assert y.shape == wanted
     y.sum().backward()
     assert x.grad.shape == given
+
+
+def test_attributes_follow_children_that_are_replaced():
+    from tessera import distributed as dist
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.other = nn.BatchNorm2d(3), nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.norm(x)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = Block()
+
+        def forward(self, x):
+            return self.block(x)
+
+    net = Net()
+    block, before = net.block, net.block.norm
+    assert dist.sync_batch_norms(net, dist.World()) == 1
+    assert net.block is block and net.block.norm is not before
+    assert net.block.norm is dict(net.named_modules())["block.norm"]
+    net.replace("block.norm", nn.Identity(), any_shapes=True)
+    x = tessera.randn(2, 3, 4, 4)
+    assert np.array_equal(net(x).numpy(), x.numpy())

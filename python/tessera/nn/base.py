@@ -117,6 +117,21 @@ def extra_repr(self) -> str:
     return ", ".join(f"{name} {list(p.shape)}" for name, p in self.named_parameters() if "." not in name)
 
 
+def _see_children(self) -> None:
+    """Attributes that are children become those that now have their names."""
+    for module in self.modules():
+        own = getattr(module, "__dict__", {})
+        for name, child in module.named_children():
+            if isinstance(own.get(name), Module):
+                object.__setattr__(module, name, child)
+
+
+def replace(self, path: str, module: Module, any_shapes: bool = False) -> None:
+    """Puts a module where that of that name was."""
+    self._replace(path, module, any_shapes)
+    self._see_children()
+
+
 def __repr__(self) -> str:
     parts = [f"({name}): {child!r}".replace("\n", "\n  ") for name, child in self.named_children()]
     lines = "".join(f"\n  {part}" for part in parts)
@@ -130,6 +145,6 @@ def __reduce_ex__(self, protocol) -> Any:
 
 Module._named_modules = Module.named_modules
 for _function in (__setattr__, to, cpu, cuda, half, bfloat16, float, double, modules, named_modules, buffers, get_parameter,
-                  apply, requires_grad_, extra_repr, __repr__, __reduce_ex__):
+                  apply, requires_grad_, extra_repr, replace, _see_children, __repr__, __reduce_ex__):
     setattr(Module, _function.__name__, _function)
 Module.register_parameter, Module.register_module = Module.add_parameter, Module.add_module

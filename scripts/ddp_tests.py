@@ -1,0 +1,208 @@
+#!/usr/bin/env python3
+"""Trains the same small network by PyTorch's DistributedDataParallel over Gloo and by tessera's DataParallel, and compares
+the gradients and parameters of every step.
+
+usage: ddp_tests.py [--ranks N...] [--steps N]
+
+Cases: as it is; buckets of a few bytes; gradients accumulated under no_sync(); parameters that some ranks, or all of them, do
+not use in a step; a norm over the batches of all ranks. The last line is 'N passed, N failed'. Needs torch, numpy, the package
+of tessera and build/tessera; it is no part of the other tests.
+"""
+import argparse
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+CASES = ["plain", "buckets", "accumulation", "unused", "norm"]
+WIDTHS = {"first": (6, 8), "left": (8, 8), "right": (8, 8), "never": (3, 3), "last": (8, 4)}
+
+
+def network(nn, case):
+    """The same for both: `nn` is torch.nn or tessera.nn. `left` is called twice."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name, (a, b) in WIDTHS.items():
+                if name != "never" or case == "unused":
+                    setattr(self, name, nn.Linear(a, b))
+            if case == "norm":
+                self.norm = nn.BatchNorm2d(8)
+
+        def forward(self, x, which):
+            h = self.first(x).relu()
+            if case == "norm":
+                h = self.norm(h.reshape([-1, 8, 1, 1])).reshape([-1, 8])
+            if which != "right":
+                h = self.left(self.left(h).tanh())
+            if which != "left":
+                h = self.right(h).tanh()
+            return self.last(h)
+
+    return Net()
+
+
+def start(case):
+    rng = np.random.default_rng(CASES.index(case))
+    values = {}
+    for name, (a, b) in WIDTHS.items():
+        values[f"{name}.weight"] = rng.standard_normal((b, a)) / np.sqrt(a)
+        values[f"{name}.bias"] = rng.standard_normal(b) * 0.1
+    values |= {"norm.weight": rng.uniform(0.5, 1.5, 8), "norm.bias": rng.standard_normal(8)}
+    return {k: v.astype(np.float32) for k, v in values.items()}
+
+
+def batches(case, rank, ranks, step):
+    """This rank's micro-batches of a step, and which layers each uses."""
+    for micro in range(3 if case == "accumulation" else 1):
+        rng = np.random.default_rng([7, step, micro, rank])
+        which = ["left", "right", "both"][(step + rank) % 3 if case == "unused" else 2]
+        yield rng.standard_normal((5, 6)).astype(np.float32), rng.standard_normal((5, 4)).astype(np.float32), which
+
+
+def train_torch(case, rank, ranks, steps):
+    import torch
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=ranks)
+    torch.set_num_threads(1)
+    class Sum(torch.autograd.Function):  # differentiable, as torch.distributed.nn's, which is deprecated
+        @staticmethod
+        def forward(context, x):
+            x = x.clone()
+            torch.distributed.all_reduce(x)
+            return x
+
+        @staticmethod
+        def backward(context, grad):
+            return Sum.forward(context, grad)
+
+    if case == "norm":  # PyTorch has it on GPUs alone: statistics of all ranks by differentiable sums
+        class Norm(torch.nn.BatchNorm2d):
+            def forward(self, x):
+                n = x.shape[0] * ranks
+                mean = Sum.apply(x.sum((0, 2, 3))) / n
+                centred = x - mean.reshape(1, -1, 1, 1)
+                var = Sum.apply((centred * centred).sum((0, 2, 3))) / n
+                return centred * (self.weight / (var + self.eps).sqrt()).reshape(1, -1, 1, 1) + self.bias.reshape(1, -1, 1, 1)
+    model = network(torch.nn, case)
+    if case == "norm":
+        model.norm = Norm(8)
+    first = start(case)
+    for name, p in model.named_parameters():
+        p.data = torch.from_numpy(first[name].copy())
+    sizes = {"bucket_cap_mb": 1e-5} if case == "buckets" else {}
+    parallel = torch.nn.parallel.DistributedDataParallel(
+        model, find_unused_parameters=case == "unused", **sizes)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for step in range(steps):
+        optimizer.zero_grad()
+        parts = list(batches(case, rank, ranks, step))
+        for i, (x, y, which) in enumerate(parts):
+            loss = lambda: torch.nn.functional.mse_loss(parallel(torch.from_numpy(x), which), torch.from_numpy(y)).backward()
+            if i + 1 < len(parts):
+                with parallel.no_sync():
+                    loss()
+            else:
+                loss()
+        grads = {k: None if p.grad is None else p.grad.numpy().copy() for k, p in model.named_parameters()}
+        optimizer.step()
+        yield grads, {k: p.detach().numpy().copy() for k, p in model.named_parameters()}
+
+
+def train_tessera(case, steps):
+    import tessera
+    from tessera import distributed as dist, nn, optim
+    world = dist.World()
+    model = network(nn, case)
+    first = start(case)
+    for name, p in model.named_parameters():
+        with tessera.no_grad():
+            p.copy_(tessera.from_numpy(first[name] if world.rank == 0 else first[name] * 0))
+    if case == "norm":
+        assert dist.sync_batch_norms(model, world) == 1
+    sizes = {"bucket_bytes": 10, "first_bucket_bytes": 10, "overlap": True} if case == "buckets" else {}
+    parallel = dist.DataParallel(model, world, **sizes)
+    optimizer = optim.AdamW(model.parameters(), lr=1e-2, weight_decay=1e-2)
+    for step in range(steps):
+        optimizer.zero_grad()
+        parts = list(batches(case, world.rank, world.size, step))
+        for i, (x, y, which) in enumerate(parts):
+            loss = lambda: nn.functional.mse_loss(model(tessera.from_numpy(x), which), tessera.from_numpy(y)).backward()
+            if i + 1 < len(parts):
+                with parallel.no_sync():
+                    loss()
+            else:
+                loss()
+        grads = {k: None if p.grad is None else p.grad.numpy().copy() for k, p in model.named_parameters()}
+        optimizer.step()
+        yield grads, {k: p.detach().numpy().copy() for k, p in model.named_parameters()}
+
+
+def run_rank(which, case, steps, file):
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    seen = {}
+    for step, (grads, values) in enumerate(train_torch(case, rank, ranks, steps) if which == "torch" else train_tessera(case, steps)):
+        for name, grad in grads.items():
+            if grad is not None:
+                seen[f"{step} gradient of {name}"] = grad
+        for name, value in values.items():
+            seen[f"{step} {name}"] = value
+    np.savez(f"{file}.{rank}.npz", **seen)
+
+
+def launch(which, case, ranks, steps, file):
+    own = [sys.executable, __file__, "--as", which, case, str(steps), str(file)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "build/python"), os.environ.get("PYTHONPATH", "")])}
+    if which == "tessera":
+        subprocess.run([ROOT / "build/tessera", "launch", "--procs", str(ranks), "--threads", "1", "--", *own], env=environment, check=True, timeout=300)
+        return
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    running = [subprocess.Popen(own, env={**environment, "RANK": str(r), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+                                          "MASTER_PORT": str(port)}) for r in range(ranks)]
+    if any([p.wait(300) for p in running]):
+        raise RuntimeError("a rank of PyTorch failed")
+
+
+def differences(case, ranks, steps, folder):
+    """What differs by more than rounding, in words."""
+    for which in ("torch", "tessera"):
+        launch(which, case, ranks, steps, folder / which)
+    for rank in range(ranks):
+        theirs, ours = (dict(np.load(folder / f"{which}.{rank}.npz")) for which in ("torch", "tessera"))
+        for name in sorted(theirs.keys() | ours.keys(), key=lambda n: (int(n.split()[0]), "gradient" not in n, n)):
+            if name not in ours or name not in theirs:
+                yield f"rank {rank}, step {name}: only {'PyTorch' if name in theirs else 'tessera'} has it"
+            else:
+                error = np.abs(ours[name] - theirs[name]).max() / (np.abs(theirs[name]).max() + 1e-3)
+                if not error <= 2e-4:
+                    yield f"rank {rank}, step {name}: {error:.2e}"
+
+
+def main():
+    if sys.argv[1:2] == ["--as"]:
+        which, case, steps, file = sys.argv[2:6]
+        return run_rank(which, case, int(steps), file)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3])
+    parser.add_argument("--steps", type=int, default=20)
+    options = parser.parse_args()
+    counts = [0, 0]
+    for case in CASES:
+        for ranks in options.ranks:
+            with tempfile.TemporaryDirectory() as folder:
+                found = list(differences(case, ranks, options.steps, Path(folder)))
+            counts[bool(found)] += 1
+            print(f"{case}, {ranks} ranks, {options.steps} steps: {'agrees' if not found else f'{len(found)} differ, first {found[0]}'}", flush=True)
+    print(f"{counts[0]} passed, {counts[1]} failed")
+    return int(counts[1] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
