@@ -349,6 +349,11 @@ std::string secret_of(const LaunchOptions& options) {
   return secret;
 }
 
+void check_not_interrupted(const Signals& signals) {
+  while (const int signal = signals.next())
+    if (signal != SIGCHLD) throw Error("launch: interrupted before all hosts had come");
+}
+
 // Until all hosts are there and the ranks begin; none: the run is over.
 std::optional<Begin> wait_begin(Uplink& uplink, RemoteHosts& remotes, const Signals& signals, bool is_first) {
   for (;;) {
@@ -356,8 +361,7 @@ std::optional<Begin> wait_begin(Uplink& uplink, RemoteHosts& remotes, const Sign
     if (uplink.end()) return {};
     remotes.read(!is_first);
     if (is_first) remotes.check();
-    while (const int signal = signals.next())
-      if (signal != SIGCHLD) throw Error("launch: interrupted before all hosts had come");
+    check_not_interrupted(signals);
   }
 }
 
@@ -376,7 +380,8 @@ int launch_on_hosts(LaunchOptions options, const Signals& signals, const std::st
   Hello hello;
   hello.host = options.node_rank, hello.hosts = options.nodes, hello.procs = options.procs;
   hello.name = name_of_this_host();
-  Uplink uplink(hub ? Rendezvous{"127.0.0.1", at.port} : at, key, hello, options.join_timeout);
+  Uplink uplink(hub ? Rendezvous{"127.0.0.1", at.port} : at, key, hello, options.join_timeout,
+                [&] { check_not_interrupted(signals); });
   Survivors survivors(options.procs);
   int code = 0;
   for (bool is_first = true;; is_first = false) {

@@ -13,7 +13,7 @@ constexpr double kReach = 30;  // seconds in which a rank that is there must be 
 
 Mesh::Mesh(std::shared_ptr<Control> control, int rank)
     : control_(std::move(control)), rank_(rank), door_(Socket::listen(0), control_->hosts().key) {
-  control_->place(rank).address = control_->hosts().hub;  // for ranks that are threads of this process
+  control_->place(rank).address = kThisHost;  // others of this host read it; the hub tells the rest where this host is
   control_->place(rank).port.store(static_cast<uint16_t>(door_.port()), std::memory_order_release);
   thread_ = thread_without_signals([this] { work(); });
 }

@@ -23,7 +23,8 @@ bool may_change(const std::string& why) {
   return why.find(" refuses: ") == std::string::npos && why.find("there is no host ") == std::string::npos;
 }
 
-Channel come_to_hub(const Rendezvous& hub, const Key& key, const Hello& hello, double seconds) {
+Channel come_to_hub(const Rendezvous& hub, const Key& key, const Hello& hello, double seconds,
+                    const std::function<void()>& look) {
   const double until = link_clock() + seconds;
   for (;;) {
     std::string why = fmt::format("dist: there is no host {}", hub.host);
@@ -42,6 +43,7 @@ Channel come_to_hub(const Rendezvous& hub, const Key& key, const Hello& hello, d
     }
     if (link_clock() + kAgain > until) throw Error(fmt::format("{} (for {:g} s)", why, seconds));
     std::this_thread::sleep_for(std::chrono::duration<double>(kAgain));
+    look();
   }
 }
 
@@ -65,8 +67,8 @@ Rendezvous parse_rendezvous(const std::string& text) {
 
 class Uplink::Thread {
  public:
-  Thread(const Rendezvous& hub, const Key& key, const Hello& hello, double seconds)
-      : hub_(hub), channel_(come_to_hub(hub, key, hello, seconds)), heard_(link_clock()) {
+  Thread(const Rendezvous& hub, const Key& key, const Hello& hello, double seconds, const std::function<void()>& look)
+      : hub_(hub), channel_(come_to_hub(hub, key, hello, seconds, look)), heard_(link_clock()) {
     thread_ = thread_without_signals([this] { work(); });
   }
   ~Thread() {
@@ -278,8 +280,9 @@ class Uplink::Thread {
   std::thread thread_;
 };
 
-Uplink::Uplink(const Rendezvous& hub, const Key& key, const Hello& hello, double seconds)
-    : thread_(std::make_unique<Thread>(hub, key, hello, seconds)) {}
+Uplink::Uplink(const Rendezvous& hub, const Key& key, const Hello& hello, double seconds,
+               const std::function<void()>& look)
+    : thread_(std::make_unique<Thread>(hub, key, hello, seconds, look)) {}
 Uplink::~Uplink() = default;
 std::optional<Begin> Uplink::wait_begin(double seconds) { return thread_->wait_begin(seconds); }
 std::optional<End> Uplink::end() const { return thread_->end(); }

@@ -1,11 +1,13 @@
 // A host's line to the hub: a launcher's, or that of a rank which another launcher began.
 #pragma once
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "dist/control.h"
 #include "dist/socket.h"
+#include "tessera/interrupt.h"
 
 namespace tessera::dist {
 
@@ -19,8 +21,10 @@ Rendezvous parse_rendezvous(const std::string& text);
 
 class Uplink {
  public:
-  /// Comes to the hub as the host that `hello` describes, and tries again until `seconds` are over. Throws Error.
-  Uplink(const Rendezvous& hub, const Key& key, const Hello& hello, double seconds);
+  /// Comes to the hub as the host that `hello` describes, and tries again until `seconds` are over. Throws Error, and
+  /// what `look` throws, which is called between attempts.
+  Uplink(const Rendezvous& hub, const Key& key, const Hello& hello, double seconds,
+         const std::function<void()>& look = check_interrupt);
   /// Says that all is done here, unless it was said.
   ~Uplink();
 

@@ -13,6 +13,7 @@
 #include "dist/engine.h"
 #include "dist/environment.h"
 #include "dist/flight_recorder.h"
+#include "dist/group.h"
 #include "dist/launcher.h"
 #include "dist/socket.h"
 #include "tessera/dist.h"
@@ -335,6 +336,45 @@ TEST(LaunchHosts, RefuseWhatCannotBe) {
   }
   unsetenv("TESSERA_SECRET");
   EXPECT_THROW(run(options), Error);  // no secret
+}
+
+struct GroupOf : Group {
+  explicit GroupOf(std::shared_ptr<State> state) : Group(std::move(state)) {}
+};
+
+// Ranks of a host find each other there, wherever the hub is.
+TEST(LaunchHosts, RanksOfAHostNeedNoOther) {
+  const HostAddress hub{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1};  // of no host: RFC 5737
+  const std::shared_ptr<Control> control = create_part({.ranks = 2, .first = 0, .procs = 2}, hub, key_of("a secret"));
+  const auto rank = [&](int r) {
+    const GroupOf group(make_world(control, r, "tcp"));
+    EXPECT_EQ(all_reduce(full({3}, r + 1.0), group).slice(0, 0, 1).item(), 3);
+  };
+  std::thread other(rank, 1);
+  rank(0);
+  other.join();
+}
+
+// Also while the first host is not there yet.
+TEST(LaunchHosts, AreInterrupted) {
+  sigset_t set;  // read by the launcher
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  setenv("TESSERA_SECRET", "of the test", 1);
+  LaunchOptions options = ranks_that("nothing");
+  options.nodes = 2, options.node_rank = 1;
+  options.rendezvous = "127.0.0.1:" + std::to_string(Socket::listen(0).port());
+  const pthread_t self = pthread_self();
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    pthread_kill(self, SIGTERM);
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THROW(run(options), Error);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3));
+  later.join();
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
 TEST(LaunchHosts, ReadListsOfHosts) {
