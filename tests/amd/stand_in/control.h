@@ -4,6 +4,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
 
 /// Work of the card's that is done, or a copy or fill.
 struct StandInWork {
@@ -31,7 +34,20 @@ struct StandInTracer {
   void (*worked)(const StandInWork& work);
 };
 
+/// Work that goes on behind the call that queued it.
+struct StandInPending {
+  virtual ~StandInPending() = default;
+  virtual bool is_done() = 0;
+  virtual void wait() = 0;
+};
+using Pendings = std::vector<std::shared_ptr<StandInPending>>;
+/// Begins it behind what still goes on in the stream, which it gets.
+using StandInBegin = std::function<std::shared_ptr<StandInPending>(const Pendings& before)>;
+
 extern "C" {
+/// For the stand-in for librccl.so: what is queued on the stream afterwards waits for it. In a captured graph it begins
+/// with each replay.
+using StandInQueue = void(void* stream, const StandInBegin& begin);
 /// The call of `function` after the next `skip` ones, and all later ones, return `status`; 0: they work again. With a
 /// null `function` everything works again.
 using StandInFail = void(const char* function, long skip, int status);

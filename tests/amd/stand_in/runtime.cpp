@@ -30,6 +30,7 @@ struct Step {
   std::string kernel = {};  // mangled
   const void* function = nullptr;
   Shape shape{};
+  StandInBegin begin = {};  // instead of work: what goes on behind the call
 };
 
 struct ihipGraph {
@@ -41,11 +42,13 @@ struct hipGraphExec {
 struct ihipStream_t {
   std::shared_ptr<ihipGraph> capture;  // null: nothing is captured
   uint64_t number = 0;
+  Pendings pending = {};  // what goes on in it
 };
 struct ihipEvent_t {
   bool recorded = false;
   std::chrono::steady_clock::time_point time;
   std::shared_ptr<ihipGraph> capture;  // that it was recorded in
+  Pendings pending = {};               // what went on then
 };
 struct ihipModule_t {
   std::map<std::string, Kernel> kernels;
@@ -181,8 +184,23 @@ hipError_t execute(const Kernel& kernel, const Shape& shape, const std::vector<s
   return hipErrorUnknown;
 }
 
+bool are_done(Pendings& pending) {
+  std::erase_if(pending, [](const auto& p) { return p->is_done(); });
+  return pending.empty();
+}
+void wait_for(Pendings& pending) {
+  for (const auto& p : pending) p->wait();
+  pending.clear();
+}
+
 hipError_t queue(hipStream_t stream, const Step& step) {
   if (stream && stream->capture) return stream->capture->steps.push_back(step), hipSuccess;
+  if (step.begin) {
+    are_done(stream->pending);
+    stream->pending.push_back(step.begin(stream->pending));
+    return hipSuccess;
+  }
+  if (stream) wait_for(stream->pending);
   StandInWork what = step.what;
   what.correlation = correlation_of_call;
   what.queue = stream ? stream->number : 0;
@@ -220,6 +238,16 @@ StandInWork::Kind kind_of_copy(const void* to, const void* from, bool of_rows) {
 // What hipRTC compiles to here: this, and the name of the program's kernel, which does nothing.
 constexpr const char* made_up = "a program of the stand-in with ";
 
+// TESSERA_STAND_IN_CARDS of them; one where it says nothing.
+int cards() {
+  static const int count = [] {
+    const char* const text = std::getenv("TESSERA_STAND_IN_CARDS");
+    return text ? std::atoi(text) : 1;
+  }();
+  return count;
+}
+thread_local int current_device = 0;
+
 struct Configuration {
   dim3 blocks, threads;
   size_t shared;
@@ -248,6 +276,11 @@ long stand_in_calls(const char* function) {
 
 void stand_in_tell_late(int milliseconds) { tells_late = milliseconds; }
 void stand_in_tell_no_times(bool none) { tells_no_times = none; }
+void stand_in_queue(void* stream, const StandInBegin& begin) {
+  Step step{{}, {StandInWork::Task}};
+  step.begin = begin;
+  (void)queue(static_cast<hipStream_t>(stream), step);  // cannot fail
+}
 int stand_in_called(const char* function) { return called(function); }
 void stand_in_trace(const StandInTracer* to) { tracer = to; }
 
@@ -293,11 +326,11 @@ hipError_t hipFuncSetAttribute(const void* function, hipFuncAttribute, int bytes
   return kernel_of(function) && bytes <= 64 * 1024 ? hipSuccess : done(hipErrorInvalidValue);
 }
 
-// ---- devices
+// ---- devices, which share their memory
 
 hipError_t hipGetDeviceCount(int* count) {
   STAND_IN_CALL;
-  *count = 1;
+  *count = cards();
   return hipSuccess;
 }
 hipError_t hipDriverGetVersion(int* version) {
@@ -312,16 +345,18 @@ hipError_t hipRuntimeGetVersion(int* version) {
 }
 hipError_t hipGetDevice(int* device) {
   STAND_IN_CALL;
-  *device = 0;
+  *device = current_device;
   return hipSuccess;
 }
 hipError_t hipSetDevice(int device) {
   STAND_IN_CALL;
-  return device == 0 ? hipSuccess : done(hipErrorInvalidDevice);
+  if (device < 0 || device >= cards()) return done(hipErrorInvalidDevice);
+  current_device = device;
+  return hipSuccess;
 }
 hipError_t hipGetDeviceProperties(hipDeviceProp_t* p, int device) {
   STAND_IN_CALL;
-  if (device != 0) return done(hipErrorInvalidDevice);
+  if (device < 0 || device >= cards()) return done(hipErrorInvalidDevice);
   *p = {};
   std::strcpy(p->name, Card::executes() ? "emulated MI200" : "made-up MI200");
   std::strcpy(p->gcnArchName, "gfx90a:sramecc+:xnack-");
@@ -419,15 +454,17 @@ hipError_t hipStreamDestroy(hipStream_t stream) {
 hipError_t hipStreamSynchronize(hipStream_t stream) {
   STAND_IN_CALL;
   if (stream && stream->capture) return done(hipErrorStreamCaptureUnsupported);
+  if (stream) wait_for(stream->pending);
   return hipSuccess;
 }
-hipError_t hipStreamQuery(hipStream_t) {
+hipError_t hipStreamQuery(hipStream_t stream) {
   STAND_IN_CALL;
-  return hipSuccess;
+  return !stream || are_done(stream->pending) ? hipSuccess : hipErrorNotReady;
 }
 hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, unsigned) {
   STAND_IN_CALL;
   if (event->capture && stream) stream->capture = event->capture;  // a fork, or a join
+  else if (stream) stream->pending.insert(stream->pending.end(), event->pending.begin(), event->pending.end());
   return hipSuccess;
 }
 hipError_t hipDeviceSynchronize() {
@@ -447,16 +484,18 @@ hipError_t hipEventDestroy(hipEvent_t event) {
 hipError_t hipEventRecord(hipEvent_t event, hipStream_t stream) {
   STAND_IN_CALL;
   event->capture = stream ? stream->capture : nullptr;
+  event->pending = stream && !stream->capture ? stream->pending : Pendings();
   event->recorded = true;
   event->time = std::chrono::steady_clock::now();
   return hipSuccess;
 }
-hipError_t hipEventQuery(hipEvent_t) {
+hipError_t hipEventQuery(hipEvent_t event) {
   STAND_IN_CALL;
-  return hipSuccess;
+  return are_done(event->pending) ? hipSuccess : hipErrorNotReady;
 }
-hipError_t hipEventSynchronize(hipEvent_t) {
+hipError_t hipEventSynchronize(hipEvent_t event) {
   STAND_IN_CALL;
+  wait_for(event->pending);
   return hipSuccess;
 }
 hipError_t hipEventElapsedTime(float* ms, hipEvent_t from, hipEvent_t to) {
