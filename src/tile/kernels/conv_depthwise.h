@@ -20,8 +20,9 @@ struct LaneBlocks {
     return narrow() ? channels / gcd(static_cast<int>(channels), static_cast<int>(lanes)) : ceil_div(channels, lanes);
   }
   i64 first(i64 block) const { return narrow() ? block * lanes : min(block * lanes, channels - lanes); }
-  /// Elements of so many taps.
-  i64 size(i64 taps) const { return count() * taps * lanes; }
+  /// Elements of so many taps, of a block and of all.
+  static i64 size_of_one(i64 taps) { return taps * lanes; }
+  i64 size(i64 taps) const { return count() * size_of_one(taps); }
 };
 
 /// fn(block, lane, channel) of all lanes.
@@ -83,6 +84,12 @@ inline i64 row_parts(const Sweep& w, i64 channels, i64 some) {
   return max<i64>(1, min(w.outputs / some, w.outputs * w.stride * channels / elements));
 }
 
+/// Such a part, of whole groups of so many outputs.
+inline cpu::Span row_part(i64 outputs, i64 group, i64 parts, i64 index) {
+  const cpu::Span groups = cpu::part(ceil_div(outputs, group), parts, index);
+  return {min(outputs, groups.begin * group), min(outputs, groups.end * group)};
+}
+
 /// Asks for lines that will be written, in the order in which they lie: blocks of channels write them in another one.
 template <class T>
 void ask_for(T* to, i64 count) {
@@ -122,75 +129,100 @@ class DepthwiseRows {
 
   static i64 offsets_size(const Sweep& h, const Sweep& w) { return Neighbours::slide(w) ? 0 : h.taps * w.taps; }
 
-  /// A block of channels of a part of one row, whose results lie a step apart.
-  void run(i64 row, i64 block, i64 part, T* to, i64 step) const {
-    const LaneBlocks<T> blocks{x_.length(3)};
-    const cpu::Span rows = w_.taps > 0 ? h_.inside(row % h_.outputs) : cpu::Span{0, 0};
-    const i64 first = blocks.first(block);
-    const T* const from = x_.data + row / h_.outputs * x_.stride(0) +
-                          (h_.first_input(row % h_.outputs) + rows.begin * h_.dilation) * x_.stride(1) + first;
-    const T* const f = filters_ + (block * h_.taps + rows.begin) * w_.taps * V::lanes;
-    to += first;
+  /// Some blocks of channels of a part of one row, whose results lie a step apart.
+  void run(i64 row, const cpu::Span& blocks, i64 part, T* to, i64 step) const {
+    const i64 output = row % h_.outputs;
+    const cpu::Span rows = w_.taps > 0 ? h_.inside(output) : cpu::Span{0, 0};
+    const Row r{
+        blocks,
+        rows.size(),
+        x_.data + row / h_.outputs * x_.stride(0) + (h_.first_input(output) + rows.begin * h_.dilation) * x_.stride(1),
+        filters_ + rows.begin * w_.taps * V::lanes,
+        to,
+        step};
     if (Neighbours::slide(w_)) {
       for (i64 a = 0; a < Neighbours::residues(w_); ++a) {
         const Neighbours n(w_, a);
-        slide(n, cpu::part(n.count, parts_, part), rows.size(), from, f, to, step);
+        slide(n, row_part(n.count, cpu::lane_results, parts_, part), r);
       }
       return;
     }
-    for (i64 i = 0; i < whole_.begin && part == 0; ++i) one(i, rows.size(), from, f, to, step);
+    for (i64 i = 0; i < whole_.begin && part == 0; ++i) one(i, r);
     const cpu::Span mine = cpu::part(whole_.size(), parts_, part);
     const i64 groups = ceil_div(mine.size(), i64{cpu::lane_results});
     for (i64 g = 0; g < groups; ++g) {
       const cpu::Span results = cpu::part(mine.size(), groups, g);
       const i64 i = whole_.begin + mine.begin + results.begin;
-      cpu::pick_lanes<V>(static_cast<int>(results.size()))(
-          rows.size() * w_.taps, from + w_.first_input(i) * x_.stride(2), w_.stride * x_.stride(2), offsets_, f,
-          to + i * step, step, V::lanes);
+      const auto kernel = cpu::pick_lanes<V>(static_cast<int>(results.size()));
+      each_block(r, [&](i64 channel, const T* f) {
+        kernel(r.rows * w_.taps, r.from + channel + w_.first_input(i) * x_.stride(2), w_.stride * x_.stride(2),
+               offsets_, f, r.to + channel + i * step, step, V::lanes);
+      });
     }
-    for (i64 i = whole_.end; i < w_.outputs && part == 0; ++i) one(i, rows.size(), from, f, to, step);
+    for (i64 i = whole_.end; i < w_.outputs && part == 0; ++i) one(i, r);
   }
   i64 parts() const { return parts_; }
 
  private:
-  void slide(const Neighbours& n, const cpu::Span& part, i64 rows, const T* from, const T* f, T* to, i64 step) const {
+  /// What some blocks of channels of a row have in common: rows of taps, and where they begin without the channels.
+  struct Row {
+    cpu::Span blocks;
+    i64 rows;
+    const T *from, *filters;
+    T* to;
+    i64 step;
+  };
+  /// fn(first channel, its filters): innermost, since finding out what a part sees takes as long as some of its blocks.
+  template <class Fn>
+  void each_block(const Row& r, const Fn& fn) const {
+    const LaneBlocks<T> blocks{x_.length(3)};
+    const T* f = r.filters + blocks.size_of_one(h_.taps * w_.taps) * r.blocks.begin;
+    for (i64 b = r.blocks.begin; b < r.blocks.end; ++b, f += blocks.size_of_one(h_.taps * w_.taps))
+      fn(blocks.first(b), f);
+  }
+
+  void slide(const Neighbours& n, const cpu::Span& part, const Row& r) const {
     constexpr i64 most = cpu::lane_results;
     for (i64 p = part.begin; p < part.end;) {
       const i64 left = part.end - p, whole = p >= n.begin ? min(left, max<i64>(0, n.end - p - w_.taps + 1)) / most : 0;
       const i64 results = whole > 0 || left >= 2 * most ? most : left <= most ? left : left - left / 2;
-      taps({static_cast<int>(results), max<i64>(1, whole)}, rows, from + (n.input + p * w_.dilation) * x_.stride(2),
-           {0, w_.taps}, n.begin - p, whole > 0 ? n.end : n.end - p, f, to + (n.first + p * n.step) * step,
-           n.step * step);
+      taps({static_cast<int>(results), max<i64>(1, whole)}, {0, w_.taps}, n.begin - p, whole > 0 ? n.end : n.end - p,
+           (n.input + p * w_.dilation) * x_.stride(2), n.first + p * n.step, n.step, r);
       p += results * max<i64>(1, whole);
     }
   }
   /// One result, of the taps that lie inside.
-  void one(i64 i, i64 rows, const T* from, const T* f, T* to, i64 step) const {
+  void one(i64 i, const Row& r) const {
     const cpu::Span s = w_.inside(i);
-    taps({1, 1}, rows, from + w_.first_input(i) * x_.stride(2), s, 0, s.end, f, to + i * step, 0);
+    taps({1, 1}, s, 0, s.end, w_.first_input(i) * x_.stride(2), i, 0, r);
   }
-  /// Groups of results, which see neighbours of which [begin, end) exist.
+  /// Groups of results, from `output` on and so many outputs apart, which see neighbours from `at` on of which
+  /// [begin, end) exist.
   struct Groups {
     int results;
     i64 count;
   };
-  void taps(const Groups& groups, i64 rows, const T* from, const cpu::Span& seen, i64 begin, i64 end, const T* f, T* to,
-            i64 step) const {
-    const i64 x_step = w_.dilation * x_.stride(2);
-    i64 s = seen.begin;
-    do {
-      const i64 count = min<i64>(cpu::slide_taps, seen.end - s), places = groups.results + cpu::slide_taps;
-      const cpu::SlideRows r{count > 0 ? rows : 0,
-                             h_.dilation * x_.stride(1),
-                             w_.taps * V::lanes,
-                             x_step,
-                             V::lanes,
-                             static_cast<int>(max<i64>(0, min(places, begin - s))),
-                             static_cast<int>(max<i64>(0, min(places, end - s)))};
-      const auto kernel = cpu::pick_slide<V>(groups.results, static_cast<int>(max<i64>(1, count)));
-      kernel(r, groups.count, from + s * x_step, f + s * V::lanes, to, step, s > seen.begin);
-      s += cpu::slide_taps;
-    } while (s < seen.end);
+  void taps(const Groups& groups, const cpu::Span& seen, i64 begin, i64 end, i64 at, i64 output, i64 apart,
+            const Row& r) const {
+    const i64 x_step = w_.dilation * x_.stride(2), places = groups.results + cpu::slide_taps;
+    T* const to = r.to + output * r.step;
+    each_block(r, [&](i64 channel, const T* f) {  // of all taps, since blocks may overlap
+      i64 s = seen.begin;
+      do {
+        const i64 count = min<i64>(cpu::slide_taps, seen.end - s);
+        const cpu::SlideRows rows{count > 0 ? r.rows : 0,
+                                  h_.dilation * x_.stride(1),
+                                  w_.taps * V::lanes,
+                                  x_step,
+                                  V::lanes,
+                                  static_cast<int>(max<i64>(0, min(places, begin - s))),
+                                  static_cast<int>(max<i64>(0, min(places, end - s)))};
+        const auto kernel = cpu::pick_slide<V>(groups.results, static_cast<int>(max<i64>(1, count)));
+        kernel(rows, groups.count, r.from + channel + at + s * x_step, f + s * V::lanes, to + channel, apart * r.step,
+               s > seen.begin);
+        s += cpu::slide_taps;
+      } while (s < seen.end);
+    });
   }
 
   StridedView<const T, 4> x_;
@@ -228,7 +260,7 @@ void conv2d_depthwise(const ExecutorRef& executor, const StridedView<const T, 4>
                                const cpu::Span pixels = cpu::part(y.length(2), task.parts(), part);
                                for (i64 j = pixels.begin; j < pixels.end; ++j)
                                  detail::ask_for(to + j * y.stride(2) + first, last + blocks.lanes - first);
-                               for (i64 b = some.begin; b < some.end; ++b) task.run(row, b, part, to, y.stride(2));
+                               task.run(row, some, part, to, y.stride(2));
                              }
                              finish(image, i, first, blocks.first(some.end - 1) + blocks.lanes - first);
                            }
@@ -261,33 +293,43 @@ class DepthwiseSums {
   static bool slides(const Sweep& w) { return Neighbours::slide(w) && w.taps > 2; }
   static i64 offsets_size(const Sweep& h, const Sweep& w) { return slides(w) ? 0 : h.taps * w.taps; }
 
-  void add(i64 row, i64 block, i64 part) const {
-    const LaneBlocks<T> blocks{x_.length(3)};
-    const i64 image = row / h_.outputs, i = row % h_.outputs, first = blocks.first(block);
+  /// A part of a row of outputs, to some blocks of channels.
+  void add(i64 row, const cpu::Span& blocks, i64 part) const {
+    const i64 image = row / h_.outputs, i = row % h_.outputs;
     const cpu::Span taps = h_.inside(i);
-    const T* const of_dy = dy_.data + image * dy_.stride(0) + i * dy_.stride(1) + first;
-    const T* from =
-        x_.data + image * x_.stride(0) + (h_.first_input(i) + taps.begin * h_.dilation) * x_.stride(1) + first;
-    T* to = sums_ + (block * h_.taps + taps.begin) * w_.taps * V::lanes;
-    if (!slides(w_)) return add_windows(taps.size(), part, from, of_dy, to);
-    for (i64 r = 0; r < taps.size(); ++r, from += h_.dilation * x_.stride(1), to += w_.taps * V::lanes) {
+    Row at{blocks, x_.data + image * x_.stride(0) + (h_.first_input(i) + taps.begin * h_.dilation) * x_.stride(1),
+           dy_.data + image * dy_.stride(0) + i * dy_.stride(1), sums_ + taps.begin * w_.taps * V::lanes};
+    if (!slides(w_)) return add_windows(taps.size(), part, at);
+    for (i64 r = 0; r < taps.size(); ++r, at.from += h_.dilation * x_.stride(1), at.to += w_.taps * V::lanes) {
       for (i64 s = 0; s < w_.taps; s += cpu::lane_results) {
         const int count = static_cast<int>(min<i64>(cpu::lane_results, w_.taps - s));
-        for (i64 a = 0; a < Neighbours::residues(w_); ++a)
-          add_taps(Neighbours(w_, a), part, s, count, from, of_dy, to + s * V::lanes);
+        for (i64 a = 0; a < Neighbours::residues(w_); ++a) add_taps(Neighbours(w_, a), part, s, count, at);
       }
     }
   }
 
  private:
+  /// What some blocks of channels have in common: where they begin without the channels.
+  struct Row {
+    cpu::Span blocks;
+    const T *from, *of_dy;
+    T* to;
+  };
+  /// fn(first channel, its sums)
+  template <class Fn>
+  void each_block(const Row& r, const Fn& fn) const {
+    const LaneBlocks<T> blocks{x_.length(3)};
+    T* to = r.to + blocks.size_of_one(h_.taps * w_.taps) * r.blocks.begin;
+    for (i64 b = r.blocks.begin; b < r.blocks.end; ++b, to += blocks.size_of_one(h_.taps * w_.taps))
+      fn(blocks.first(b), to);
+  }
+
   /// Some taps from s on, whose sums slide along the row.
-  void add_taps(const Neighbours& n, i64 part, i64 s, int count, const T* from, const T* of_dy, T* to) const {
+  void add_taps(const Neighbours& n, i64 part, i64 s, int count, const Row& r) const {
     constexpr i64 width = cpu::slide_taps;  // outputs at a time
     const i64 x_step = w_.dilation * x_.stride(2), dy_step = n.step * dy_.stride(2);
     const i64 begin = n.begin - s, end = n.end - s;  // of the inputs that exist, from the first tap's on
-    from += (n.input + s * w_.dilation) * x_.stride(2);
-    of_dy += n.first * dy_.stride(2);
-    const cpu::Span mine = cpu::part(n.count, parts_, part);
+    const cpu::Span mine = row_part(n.count, width, parts_, part);
     for (i64 p = mine.begin; p < mine.end;) {
       const i64 outputs = min(width, mine.end - p);
       const i64 whole = p >= begin ? min((mine.end - p) / width, max<i64>(0, end - p - count + 1) / width) : 0;
@@ -298,31 +340,42 @@ class DepthwiseSums {
                                 dy_step,
                                 static_cast<int>(max<i64>(0, min(2 * width, begin - p))),
                                 static_cast<int>(whole > 0 ? 2 * width : max<i64>(0, min(2 * width, end - p)))};
-      cpu::pick_slide<V>(count, static_cast<int>(outputs))(rows, 1, from + p * x_step, of_dy + p * dy_step, to,
-                                                           V::lanes, true);
+      const auto kernel = cpu::pick_slide<V>(count, static_cast<int>(outputs));
+      const T* const from = r.from + (n.input + s * w_.dilation) * x_.stride(2) + p * x_step;
+      const T* const of_dy = r.of_dy + n.first * dy_.stride(2) + p * dy_step;
+      each_block(r, [&](i64 channel, T* to) {
+        kernel(rows, 1, from + channel, of_dy + channel, to + s * V::lanes, V::lanes, true);
+      });
       p += rows.count * width;
     }
   }
   /// So many rows of taps of whole windows, a few taps at a time, and one by one of others.
-  void add_windows(i64 rows, i64 part, const T* from, const T* of_dy, T* to) const {
+  void add_windows(i64 rows, i64 part, const Row& r) const {
     constexpr i64 most = cpu::sums_steps(1);
     const auto edge = [&](i64 output) {
       const cpu::Span s = w_.inside(output);
-      const T* const at = from + w_.first_input(output) * x_.stride(2);
-      for (i64 k = 0; k < rows * w_.taps; ++k) {
-        if (k % w_.taps < s.begin || k % w_.taps >= s.end) continue;
-        T* const sum = to + k * V::lanes;
-        store(sum, fma(load<V>(at + offsets_[k]), load<V>(of_dy + output * dy_.stride(2)), load<V>(sum)));
-      }
+      const T* const from = r.from + w_.first_input(output) * x_.stride(2);
+      const T* const of_dy = r.of_dy + output * dy_.stride(2);
+      each_block(r, [&](i64 channel, T* to) {
+        for (i64 k = 0; k < rows * w_.taps; ++k) {
+          if (k % w_.taps < s.begin || k % w_.taps >= s.end) continue;
+          T* const sum = to + k * V::lanes;
+          store(sum, fma(load<V>(from + channel + offsets_[k]), load<V>(of_dy + channel), load<V>(sum)));
+        }
+      });
     };
     for (i64 i = 0; i < whole_.begin && part == 0; ++i) edge(i);
     const cpu::Span mine = cpu::part(whole_.size(), parts_, part);
     const i64 first = whole_.begin + mine.begin;
+    const cpu::PlaceRows places{mine.size(), V::lanes, dy_.stride(2), w_.stride * x_.stride(2)};
     for (i64 k = 0; k < rows * w_.taps && mine.size() > 0; k += most) {
       const auto kernel = cpu::detail::sums_of<V, 1>(static_cast<int>(min(most, rows * w_.taps - k)),
                                                      make_seq<static_cast<int>(most)>{});
-      kernel({mine.size(), V::lanes, dy_.stride(2), w_.stride * x_.stride(2)}, of_dy + first * dy_.stride(2), 0,
-             from + w_.first_input(first) * x_.stride(2), offsets_ + k, to + k * V::lanes, 0);
+      const T* const from = r.from + w_.first_input(first) * x_.stride(2);
+      each_block(r, [&](i64 channel, T* to) {
+        kernel(places, r.of_dy + channel + first * dy_.stride(2), 0, from + channel, offsets_ + k, to + k * V::lanes,
+               0);
+      });
     }
     for (i64 i = whole_.end; i < w_.outputs && part == 0; ++i) edge(i);
   }
@@ -375,8 +428,7 @@ void depthwise_filters(const ExecutorRef& executor, const StridedView<const T, 4
     detail::each_band<T>(cpu::part(rows, parts, index), h, row, blocks.count(), h.taps * w.taps,
                          [&](const cpu::Span& band, const cpu::Span& some) {
                            for (i64 row = band.begin; row < band.end; ++row)
-                             for (i64 part = 0; part < sums.parts(); ++part)
-                               for (i64 b = some.begin; b < some.end; ++b) sums.add(row, b, part);
+                             for (i64 part = 0; part < sums.parts(); ++part) sums.add(row, some, part);
                          });
   });
   add_lanes(static_cast<const T*>(memory), parts, gw);

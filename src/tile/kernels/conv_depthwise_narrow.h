@@ -95,10 +95,11 @@ class NarrowRows {
 /// fn(block, at, lanes) for the vectors of a row of so many elements.
 template <class T, class Fn>
 void each_vector(i64 elements, const LaneBlocks<T>& blocks, const Fn& fn) {
+  const i64 count = blocks.count();
   i64 block = 0;
   for (i64 at = 0; at < elements; at += blocks.lanes) {
     fn(block, at, static_cast<int>(min(blocks.lanes, elements - at)));
-    if (++block == blocks.count()) block = 0;
+    if (++block == count) block = 0;
   }
 }
 /// fn(rows, taps) for rows of outputs that see the same taps, among some.
