@@ -2,9 +2,11 @@
 """Operators beside PyTorch eager in one process: forward, and forward with backward, at three sizes drawn from a seed.
 
 usage: PYTHONPATH=build/python benchmarks/operators.py [--device cuda:0] [--threads 2] [--seed 1] [--only REGEX] [--json FILE]
+       [--clock process]
 
 Results and gradients are compared before anything is timed. Ours and PyTorch's calls then take turns in short rounds, and
 the fastest round of each counts. On a GPU a round is a queue of calls up to a synchronisation. An operator is a line of ROWS.
+On a machine with other work, processor time of one thread is `--threads 1 --clock process`.
 """
 import argparse
 import gc
@@ -29,6 +31,8 @@ except ImportError:
 
 SIZES = {"small": (1_000, 10_000), "middle": (100_000, 1_000_000), "large": (3_500_000, 4_500_000)}  # elements
 WITH_GRADIENT = "xyzwbuv"  # inputs of these names, where they are floating
+CLOCKS = {"wall": time.perf_counter, "process": time.process_time}
+clock = CLOCKS["wall"]
 GATES = {"RNN": lambda p: p, "LSTM": tessera.lstm_gates_from_pytorch, "GRU": tessera.gru_gates_from_pytorch}
 
 
@@ -440,11 +444,11 @@ def compare(ours, theirs, what):
 
 
 def seconds(run, side, calls):
-    start = time.perf_counter()
+    start = clock()
     for _ in range(calls):
         run()
     side.wait()
-    return (time.perf_counter() - start) / calls
+    return (clock() - start) / calls
 
 
 def timed(pair, direction, budget):
@@ -543,6 +547,7 @@ def summary(found):
 
 
 def main():
+    global clock
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--device", default="cpu", help="cpu or cuda:0")
     arguments.add_argument("--threads", type=int, default=os.cpu_count())
@@ -551,13 +556,15 @@ def main():
     arguments.add_argument("--sizes", default=",".join(SIZES))
     arguments.add_argument("--json", help="writes what is found to a file")
     arguments.add_argument("--budget", type=float, default=0.2, help="seconds for a pair in a direction")
+    arguments.add_argument("--clock", choices=CLOCKS, default="wall")
     options = arguments.parse_args()
+    clock = CLOCKS[options.clock]
     warnings.filterwarnings("ignore")
     torch.set_num_threads(options.threads)
     tessera.set_num_threads(options.threads)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # f32 beside f32
     where = torch.cuda.get_device_name(options.device) if options.device != "cpu" else platform.processor() or platform.machine()
-    print(f"{where}, {options.threads} threads, seed {options.seed}, torch {torch.__version__}, load {os.getloadavg()[0]:.1f}; "
+    print(f"{where}, {options.threads} threads, seed {options.seed}, {options.clock} clock, torch {torch.__version__}, load {os.getloadavg()[0]:.1f}; "
           f"µs a call: ours, PyTorch's, ratio", flush=True)
     found = []
     try:
