@@ -1,5 +1,7 @@
 // Losses of classes.
 #include "ops/losses.h"
+#include "ops/losses_on_host.h"
+#include "ops/on_host.h"
 #include "tessera/ops_indexing.h"
 #include "tessera/ops_loss.h"
 #include "tessera/ops_shape.h"
@@ -32,12 +34,15 @@ Tensor where_counted(const Tensor& value, const Tensor& factor, const Tensor& co
 struct Likelihood {
   Tensor loss, weight, counted;
 };
-// Of logarithms [..., classes].
-Likelihood likelihood_of(std::string_view op, const Tensor& logs, const Tensor& target, const Tensor& weight,
-                         int64_t ignore_index) {
+void check_likelihood(std::string_view op, const Tensor& logs, const Tensor& target, const Tensor& weight) {
   require_classes(op, target);
   require_shape(op, "target", target.meta(), rows_of(logs.shape()));
   require_weight_of_classes(op, weight, logs.shape().back());
+}
+// Of logarithms [..., classes].
+Likelihood likelihood_of(std::string_view op, const Tensor& logs, const Tensor& target, const Tensor& weight,
+                         int64_t ignore_index) {
+  check_likelihood(op, logs, target, weight);
   const DType dtype = logs.dtype();
   const double ignored = static_cast<double>(ignore_index);
   const Tensor counted = map_elements(
@@ -50,6 +55,19 @@ Likelihood likelihood_of(std::string_view op, const Tensor& logs, const Tensor& 
   if (weight.defined()) factor = factor * squeeze(embedding(at, unsqueeze(cast(weight, dtype), 1)), -1);
   const Tensor loss = where_counted(picked, factor, counted);
   return {loss, factor, counted};
+}
+
+Tensor likelihood_loss(std::string_view op, const Tensor& logs, const Tensor& target, const Tensor& weight,
+                       int64_t ignore_index, Reduction reduction) {
+  const auto composed = [=](const Tensor& x) {
+    const Likelihood each = likelihood_of(op, x, target, weight, ignore_index);
+    return reduced(each.loss, each.weight, reduction);
+  };
+  const bool learns = weight.defined() && weight.requires_grad();
+  if (!on_host(logs) || logs.dim() != 2 || learns) return composed(logs);
+  check_likelihood(op, logs, target, weight);
+  const Tensor of_class = weight.defined() ? cast(weight, logs.dtype()) : Tensor();
+  return host_nll_loss(logs, cast(target, Int64), of_class, ignore_index, reduction, composed);
 }
 
 // Examples as rows [n, classes], classes of targets [n, ...]: a single example is one row.
@@ -81,8 +99,7 @@ Tensor nll_loss(const Tensor& x, const Tensor& target, const Tensor& weight, int
   constexpr std::string_view op = "nll_loss";
   if (x.dim() < 1) fail(op, "no classes in {}", to_string(x.shape()));
   const Tensor in = loss_input(op, x), logs = in_loss_dtype(movedim(in, x.dim() == 1 ? 0 : 1, -1));
-  const Likelihood each = likelihood_of(op, logs, target, weight, ignore_index);
-  return cast(reduced(each.loss, each.weight, reduction), in.dtype());
+  return cast(likelihood_loss(op, logs, target, weight, ignore_index, reduction), in.dtype());
 }
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntropyOptions& o) {
@@ -103,11 +120,12 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntr
   const auto weighted = [&](const Tensor& t) { return weight.defined() ? t * weight : t; };
   if (soft) {
     require_shape(op, "target", target.meta(), logits.shape());
-    const Tensor wanted = cast(movedim(target, dim, -1), logs.dtype()) * (1 - o.label_smoothing) + shared;
+    Tensor wanted = cast(movedim(target, dim, -1), logs.dtype());
+    if (o.label_smoothing > 0) wanted = wanted * (1 - o.label_smoothing) + shared;
     return reduced(-sum(weighted(wanted) * logs, {-1}), o.reduction);
   }
+  if (o.label_smoothing == 0) return likelihood_loss(op, logs, target, weight, o.ignore_index, o.reduction);
   const Likelihood each = likelihood_of(op, logs, target, weight, o.ignore_index);
-  if (o.label_smoothing == 0) return reduced(each.loss, each.weight, o.reduction);
   const Tensor smooth = where_counted(sum(weighted(logs), {-1}), each.counted, each.counted);
   return reduced(each.loss * (1 - o.label_smoothing) + smooth * shared, each.weight, o.reduction);
 }
@@ -118,18 +136,23 @@ Tensor multi_margin_loss(const Tensor& x, const Tensor& target, int64_t p, doubl
   if (p != 1 && p != 2) fail(op, "p is {}, neither 1 nor 2", p);
   const auto [in, classes] = rows_of_examples(op, x, target, false);
   require_weight_of_classes(op, weight, in.shape()[1]);
-  const Tensor column = unsqueeze(cast(classes, Int64), 1), zero = number_like(in, 0);
-  const Tensor over = relu(in - gather(in, 1, column) + margin), powers = p == 2 ? square(over) : over;
-  const Tensor own = eq(arange(0, static_cast<double>(in.size(1)), 1, Int64, in.device()), column);
-  Tensor each = mean(where(own, zero, powers), {1});
+  const Tensor column = unsqueeze(cast(classes, Int64), 1);
+  const int64_t count = in.size(1);
+  const auto composed = [=](const Tensor& v) {
+    const Tensor over = relu(v - gather(v, 1, column) + margin), powers = p == 2 ? square(over) : over;
+    const Tensor own = eq(arange(0, static_cast<double>(count), 1, Int64, v.device()), column);
+    return sum(where(own, number_like(v, 0), powers), {1});
+  };
+  Tensor each = on_host(in) ? host_margins(in, squeeze(column, 1), p, margin, composed) : composed(in);
+  each = each / static_cast<double>(count);
   if (weight.defined()) each = each * index_select(cast(weight, in.dtype()), 0, squeeze(column, 1));
   return reduced_examples(each, x, reduction);
 }
 
-Tensor multilabel_margin_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
-  constexpr std::string_view op = "multilabel_margin_loss";
-  const auto [in, given] = rows_of_examples(op, x, target, true);
-  const Tensor classes = cast(given, Int64), none = number_like(classes, 0);
+namespace {
+// Of rows [n, classes], and of lists of classes that end at the first negative number.
+Tensor listed_margins(const Tensor& in, const Tensor& classes) {
+  const Tensor none = number_like(classes, 0);
   const Tensor listed = eq(cumsum(cast(lt(classes, none), Int64), 1), none), at = where(listed, classes, none);
   // [places in the list, classes, n], so that what is alike in all three lies in long rows.
   const auto column = [](const Tensor& t) { return transpose(t, 0, 1).contiguous(); };
@@ -143,8 +166,17 @@ Tensor multilabel_margin_loss(const Tensor& x, const Tensor& target, Reduction r
     return where(ne(is_listed * is_other, zero), relu(v - own + 1.0), zero);
   };
   const Tensor all = unsqueeze(column(in), 0), own = unsqueeze(column(gather(in, 1, at)), 1);
-  const Tensor values = map_elements({all, own, unsqueeze(column(listed), 1), others}, in.dtype(), in.dtype(), over);
-  return reduced_examples(sum(values, {0, 1}) / static_cast<double>(in.size(1)), x, reduction);
+  return sum(map_elements({all, own, unsqueeze(column(listed), 1), others}, in.dtype(), in.dtype(), over), {0, 1});
+}
+}  // namespace
+
+Tensor multilabel_margin_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
+  constexpr std::string_view op = "multilabel_margin_loss";
+  const auto [in, given] = rows_of_examples(op, x, target, true);
+  const Tensor classes = cast(given, Int64);
+  const auto composed = [=](const Tensor& v) { return listed_margins(v, classes); };
+  const Tensor each = on_host(in) ? host_listed_margins(in, classes, composed) : composed(in);
+  return reduced_examples(each / static_cast<double>(in.size(1)), x, reduction);
 }
 
 Tensor multilabel_soft_margin_loss(const Tensor& x, const Tensor& target, const Tensor& weight, Reduction reduction) {

@@ -63,6 +63,8 @@ TEST(OnHost, LinesAreAsMadeOfOperators) {
        [](const Tensor& x) {
          return Tensors{cumprod(where(lt(x, full({}, -1.0, Float64)), full({}, 0.0, Float64), x), 1)};
        }},
+      {"logcumsumexp along rows", [](const Tensor& x) { return Tensors{logcumsumexp(x, 2)}; }},
+      {"logcumsumexp along columns", [](const Tensor& x) { return Tensors{logcumsumexp(x * 9, 0)}; }},
       {"kthvalue", [](const Tensor& x) { return both(kthvalue(x, 23, 2)); }},
       {"kthvalue of columns", [](const Tensor& x) { return both(kthvalue(x, 2, 0, true)); }},
       {"median", [](const Tensor& x) { return both(median(x, 2)); }},
@@ -126,6 +128,32 @@ TEST(OnHost, DistancesAreAsMadeOfOperators) {
   EXPECT_EQ(pdist(ones({1, 3}, Float64)).numel(), 0);
   const Tensor same = ones({3, 2}, Float64).set_requires_grad();
   EXPECT_EQ(sum(abs(grad({sum(pdist(same))}, {same})[0])).item(), 0);  // equal rows are 0 apart, without a slope
+}
+
+TEST(OnHost, LossesAreAsMadeOfOperators) {
+  Generator g(7);
+  for (const Shape& shape : {Shape{1, 2}, Shape{5, 7}, Shape{19, 37}}) {
+    const Tensor x = uniform64(shape, g), weight = uniform64({shape[1].value()}, g, 0.5, 2);
+    const Tensor target = indices({shape[0].value()}, shape[1].value(), g);
+    const Tensor lists = indices({shape[0].value(), shape[1].value()}, shape[1].value(), g) + -2.0;
+    std::vector<OnHost> functions;
+    for (const Reduction r : {Reduction::None, Reduction::Mean, Reduction::Sum}) {
+      functions.push_back({"nll_loss", [=](const Tensor& v) { return Tensors{nll_loss(v, target, {}, 1, r)}; }});
+      functions.push_back({"nll_loss, weighted",
+                           [=](const Tensor& v) { return Tensors{nll_loss(v, target.to(Int32), weight, 1, r)}; }});
+      functions.push_back(
+          {"multilabel_margin_loss", [=](const Tensor& v) { return Tensors{multilabel_margin_loss(v, lists, r)}; }});
+      for (const int64_t p : {1, 2})
+        functions.push_back({"multi_margin_loss", [=](const Tensor& v) {
+                               return Tensors{multi_margin_loss(v, target, p, 0.7, weight, r)};
+                             }});
+    }
+    for (const OnHost& f : functions) {
+      if (shape[0] == Dim(1) && std::string_view(f.name).starts_with("nll")) continue;  // the only row may not count
+      expect_as_captured(f, x);
+      expect_second_derivative(f, x);
+    }
+  }
 }
 
 TEST(OnHost, ImagesAreAsMadeOfOperators) {
