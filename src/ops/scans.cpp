@@ -1,4 +1,6 @@
 // Scans along one dim: by doubling, made of operators; by loops on the host, and by kernels of their own on GPUs.
+#include <cmath>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -286,6 +288,43 @@ Tensor card_cumprod(const Tensor& x, int64_t dim) {
   return cumprod_by(x, dim, forward, slope);
 }
 
+// Sums are held beside the largest element so far, in f64.
+template <class T>
+void running_log_sums(const SomeLines& l, int64_t length, const T* x, T* y) {
+  T largest[SomeLines::most];
+  double sum[SomeLines::most] = {};
+  std::fill_n(largest, SomeLines::most, -std::numeric_limits<T>::infinity());
+  for (int64_t i = 0; i < length; ++i)
+    for (int k = 0; k < l.count; ++k) {
+      const int64_t place = l.begin + i * l.step + k * l.side;
+      const T v = x[place];
+      if (v == largest[k]) sum[k] += 1;
+      else if (v < largest[k]) sum[k] += static_cast<double>(std::exp(v - largest[k]));
+      else {
+        sum[k] = sum[k] * static_cast<double>(std::exp(largest[k] - v)) + 1;
+        largest[k] = v;
+      }
+      y[place] = largest[k] + static_cast<T>(std::log(static_cast<T>(sum[k])));
+    }
+}
+
+// The gradient of x[i] is the sum of g[j] e^(x[i] - y[j]) over j from i on; `rest` is that with y[i] in place of x[i].
+template <class T>
+void gradients_of_log_sums(const SomeLines& l, int64_t length, const T* x, const T* y, const T* g, T* dx) {
+  T rest[SomeLines::most] = {};
+  for (int64_t i = length; i-- > 0;)
+    for (int k = 0; k < l.count; ++k) {
+      const int64_t place = l.begin + i * l.step + k * l.side;
+      if (y[place] == -std::numeric_limits<T>::infinity()) {
+        dx[place] = rest[k] = T(0);
+        continue;
+      }
+      if (i + 1 < length) rest[k] *= std::exp(y[place] - y[place + l.step]);
+      rest[k] += g[place];
+      dx[place] = rest[k] * std::exp(x[place] - y[place]);
+    }
+}
+
 CardKernel logcumsumexp_kernel("logcumsumexp", scan_kernel("logcumsumexp", R"(
 struct State {
   T value;
@@ -307,6 +346,26 @@ TESSERA_DEVICE void Line::store(i64 begin, i64 i, const State& s) const { out[at
 Tensor composed_logcumsumexp(const Tensor& x, int64_t dim) {
   return scan_by_doubling({x}, dim, x.size(dim),
                           [](const Tensors& a, const Tensors& b) -> Tensors { return {log_of_sum(a[0], b[0])}; })[0];
+}
+
+Tensor host_logcumsumexp(const Tensor& x, int64_t dim) {
+  const auto forward = [dim](const Tensors& in) {
+    const Tensor from = contiguous(in[0]);
+    return Tensors{by_lines(from, dim, [&]<class T>(const SomeLines& l, int64_t length, T* y) {
+      running_log_sums(l, length, from.data<T>(), y);
+    })};
+  };
+  const auto slope = [dim](const Tensors& in) {
+    const Tensor from = contiguous(in[0]), y = contiguous(in[1]), g = contiguous(in[2]);
+    return Tensors{by_lines(from, dim, [&]<class T>(const SomeLines& l, int64_t length, T* dx) {
+      gradients_of_log_sums(l, length, from.data<T>(), y.data<T>(), g.data<T>(), dx);
+    })};
+  };
+  const auto backward = [=](const Tensors& in, const Tensors& out, const Tensors& grads) {
+    if (grad_enabled()) return grad({composed_logcumsumexp(in[0], dim)}, {in[0]}, grads, false, true);
+    return custom_function("logcumsumexp_backward", {in[0], out[0], grads[0]}, slope, {});
+  };
+  return custom_function("logcumsumexp", {x}, forward, backward)[0];
 }
 
 // The gradient of x[i] is the sum of g[j] e^(x[i] - y[j]) over j from i on. Positive and negative ones are added apart,
@@ -350,7 +409,9 @@ std::pair<Tensor, Tensor> cummin(const Tensor& x, int64_t dim) { return running_
 Tensor logcumsumexp(const Tensor& x, int64_t dim) {
   const Line line("logcumsumexp", x, dim);
   return line.back(in_single(line.x, [&](const Tensor& v) {
-    return scans_on_card(v, line.dim) ? card_logcumsumexp(v, line.dim) : composed_logcumsumexp(v, line.dim);
+    return on_host(v)                   ? host_logcumsumexp(v, line.dim)
+           : scans_on_card(v, line.dim) ? card_logcumsumexp(v, line.dim)
+                                        : composed_logcumsumexp(v, line.dim);
   }));
 }
 
