@@ -321,14 +321,32 @@ struct ArgReducer {
       merge(state, {best, index + at + i});
     }
   }
+  /// Columns by vectors. They have seen the same rows, so that all have an index or none.
   static void rows(State* states, const T* p, i64 stride, i64 rows, i64 index) {
-    for (i64 r = 0; r < rows; ++r, p = detail::advance(p, stride)) {
-      for (int i = 0; i < reduce_columns; ++i) {
-        State& s = states[i];
-        if (s.index < 0 || better(p[i], s.value) || (p[i] != p[i] && s.value == s.value)) {
-          if (s.index < 0 || s.value == s.value) s = {p[i], index + r};
-        }
+    using I = rebind_t<V, typename SignedOfSize<sizeof(T)>::type>;
+    using E = element_t<I>;
+    constexpr int ways = min(4, reduce_columns / lanes);
+    for (int column = 0; column < reduce_columns; column += ways * lanes) {
+      const bool first = states[column].index < 0;
+      const T* q = p + column;
+      V best[ways];
+      I place[ways];
+      T values[ways * lanes];
+      for (int i = 0; i < ways * lanes; ++i) values[i] = first ? q[i] : states[column + i].value;
+      unroll<ways>([&](auto k) { best[k] = load<V>(values + k * lanes), place[k] = I(E(first ? 0 : -1)); });
+      for (i64 r = 0; r < rows; ++r, q = detail::advance(q, stride)) {
+        const I row(static_cast<E>(r));
+        unroll<ways>([&](auto k) {
+          const V v = load<V>(q + k * lanes);
+          auto takes = Largest ? v > best[k] : v < best[k];
+          if constexpr (!is_same_v<T, i64>) takes = takes | ((v != v) & (best[k] == best[k]));
+          best[k] = select(takes, v, best[k]);
+          place[k] = select(takes, row, place[k]);
+        });
       }
+      for (int i = 0; i < ways * lanes; ++i)
+        if (const E at = place[i / lanes][i % lanes]; at >= 0)
+          states[column + i] = {best[i / lanes][i % lanes], index + at};
     }
   }
 };
