@@ -14,10 +14,10 @@ struct SampleRule {
 };
 
 /// The elements along one dim, -1 beyond the image, with their weights and what those change by for a step of the
-/// point's coordinate.
+/// point's coordinate. C is a number, or a vector with a point in each lane.
 template <class C, int N>
 struct DimTaps {
-  i32 place[N];
+  rebind_t<C, i32> place[N];
   C weight[N], slope[N];
 };
 
@@ -29,40 +29,44 @@ struct Coordinate {
 /// The coordinate where the image is read for one that may lie beyond it.
 template <class C>
 TESSERA_HD Coordinate<C> within_image(C at, i32 size, const SampleRule& rule) {
-  const C last = static_cast<C>(size - 1);
-  C slope(1);
+  using T = element_t<C>;
+  const C last(static_cast<T>(size - 1)), none(T(0)), one(T(1));
+  C slope = one;
   if (rule.beyond == ImageBeyond::zeros) return {at, slope};
   if (rule.beyond == ImageBeyond::reflection) {
-    const C low = rule.align_corners ? C(0) : C(-0.5), high = rule.align_corners ? last : last + C(0.5);
+    const C low = rule.align_corners ? none : C(T(-0.5)), high = rule.align_corners ? last : last + C(T(0.5));
     const C span = high - low;
-    if (!(span > C(0))) return {C(0), C(0)};
+    if (rule.align_corners && size <= 1) return {none, none};
     const C distance = abs(at - low), turns = floor(distance / span), rest = distance - turns * span;
-    const bool is_odd = turns != C(2) * floor(turns * C(0.5));
-    slope = at == low ? C(0) : (at < low) != is_odd ? C(-1) : C(1);
-    at = (is_odd ? span - rest : rest) + low;
+    const auto is_odd = turns != C(T(2)) * floor(turns * C(T(0.5)));
+    slope = select(at == low, none, select((at < low) ^ is_odd, -one, one));
+    at = select(is_odd, span - rest, rest) + low;
   }
-  if (!(at >= C(0))) return {C(0), C(0)};
-  if (at > last) return {last, C(0)};
-  return {at, slope};
+  const auto is_low = at >= none, is_high = at > last;  // the first false for NaN
+  slope = select(is_low, select(is_high, none, slope), none);
+  return {select(is_low, select(is_high, last, at), none), slope};
 }
 
 namespace detail {
 
 template <class C>
-TESSERA_HD i32 place_of(C whole, i32 size, const SampleRule& rule) {
-  if (whole >= C(0) && whole <= static_cast<C>(size - 1)) return static_cast<i32>(whole);
-  if (rule.beyond == ImageBeyond::zeros) return -1;
-  return static_cast<i32>(round(within_image(whole, size, rule).at));
+TESSERA_HD rebind_t<C, i32> place_of(C whole, i32 size, const SampleRule& rule) {
+  using T = element_t<C>;
+  if (rule.beyond != ImageBeyond::zeros) return convert<i32>(round(within_image(whole, size, rule).at));
+  const C none(T(-1));
+  return convert<i32>(select(whole >= C(T(0)), select(whole <= C(static_cast<T>(size - 1)), whole, none), none));
 }
 
 // Weights of elements at a distance up to 1, and up to 2, and their slopes. Keys 1981 with a = -0.75.
 template <class C>
 TESSERA_HD Coordinate<C> cubic_near(C d) {
-  return {(C(1.25) * d - C(2.25)) * d * d + C(1), (C(3.75) * d - C(4.5)) * d};
+  using T = element_t<C>;
+  return {(C(T(1.25)) * d - C(T(2.25))) * d * d + C(T(1)), (C(T(3.75)) * d - C(T(4.5))) * d};
 }
 template <class C>
 TESSERA_HD Coordinate<C> cubic_far(C d) {
-  return {((C(-0.75) * d + C(3.75)) * d - C(6)) * d + C(3), (C(-2.25) * d + C(7.5)) * d - C(6)};
+  using T = element_t<C>;
+  return {((C(T(-0.75)) * d + C(T(3.75))) * d - C(T(6))) * d + C(T(3)), (C(T(-2.25)) * d + C(T(7.5))) * d - C(T(6))};
 }
 
 }  // namespace detail
@@ -70,25 +74,29 @@ TESSERA_HD Coordinate<C> cubic_far(C d) {
 /// N: 1 for the nearest element, 2 and 4 for linear and cubic interpolation.
 template <int N, class C>
 TESSERA_HD DimTaps<C, N> taps_about(Coordinate<C> point, i32 size, const SampleRule& rule) {
+  using T = element_t<C>;
+  const C one(T(1));
   DimTaps<C, N> taps;
   const auto put = [&](int i, C whole, C weight, C slope) {
     taps.place[i] = detail::place_of(whole, size, rule);
     taps.weight[i] = weight;
     taps.slope[i] = slope * point.slope;
   };
+  if (rule.beyond == ImageBeyond::zeros)  // NaN lies nowhere
+    point.at = select(point.at == point.at, point.at, C(T(-8)));
   if constexpr (N == 1) {
-    put(0, round(point.at), C(1), C(0));
+    put(0, round(point.at), one, C(T(0)));
   } else if constexpr (N == 2) {
     const Coordinate<C> inside = within_image(point.at, size, rule);
     const C begin = floor(inside.at), part = inside.at - begin;
-    put(0, begin, C(1) - part, -inside.slope);
-    put(1, begin + C(1), part, inside.slope);
+    put(0, begin, one - part, -inside.slope);
+    put(1, begin + one, part, inside.slope);
   } else {
-    const C begin = floor(point.at), part = point.at - begin, rest = C(1) - part;
-    const Coordinate<C> weights[4] = {detail::cubic_far(part + C(1)), detail::cubic_near(part),
-                                      detail::cubic_near(rest), detail::cubic_far(rest + C(1))};
+    const C begin = floor(point.at), part = point.at - begin, rest = one - part;
+    const Coordinate<C> weights[4] = {detail::cubic_far(part + one), detail::cubic_near(part), detail::cubic_near(rest),
+                                      detail::cubic_far(rest + one)};
     for (int i = 0; i < 4; ++i)
-      put(i, begin + static_cast<C>(i - 1), weights[i].at, i < 2 ? weights[i].slope : -weights[i].slope);
+      put(i, begin + C(static_cast<T>(i - 1)), weights[i].at, i < 2 ? weights[i].slope : -weights[i].slope);
   }
   return taps;
 }
@@ -108,30 +116,36 @@ struct PointTaps {
 
 /// The coordinate of a point of a grid, from -1 to 1 in an image, along a dim of n elements.
 template <class C>
-TESSERA_HD Coordinate<C> coordinate_of(C point, C n, const SampleRule& rule) {
-  if (rule.elements) return {point, C(1)};
-  const C from = point + C(1), last = n - C(1);
-  if (rule.align_corners) return {from * (last * C(0.5)), last * C(0.5)};
-  return {(from * n - C(1)) * C(0.5), n * C(0.5)};
+TESSERA_HD Coordinate<C> coordinate_of(C point, i32 n, const SampleRule& rule) {
+  using T = element_t<C>;
+  const C one(T(1)), half(T(0.5)), length(static_cast<T>(n));
+  if (rule.elements) return {point, one};
+  const C from = point + one, last = length - one;
+  if (rule.align_corners) return {from * (last * half), last * half};
+  return {(from * length - one) * half, length * half};
 }
 
-/// About a point of a grid, columns first.
-template <int N, class C>
-TESSERA_HD PointTaps<C, N> taps_at(const SampledImage& image, const C* point) {
+/// About a point of a grid, columns first; point(d) is its coordinate d.
+template <int N, class C, class Point>
+TESSERA_HD PointTaps<C, N> taps_of_point(const SampledImage& image, const Point& point) {
+  using T = element_t<C>;
   PointTaps<C, N> taps;
   for (int d = 0; d < 3; ++d) {
-    const C n = static_cast<C>(image.size[d]);
     if (d < 3 - image.spatial) {
       taps.depth = 1;
-      taps.dim[d].place[0] = 0;
-      taps.dim[d].weight[0] = C(1);
-      taps.dim[d].slope[0] = C(0);
+      taps.dim[d].place[0] = rebind_t<C, i32>(0);
+      taps.dim[d].weight[0] = C(T(1));
+      taps.dim[d].slope[0] = C(T(0));
       continue;
     }
     if (d == 0) taps.depth = N;
-    taps.dim[d] = taps_about<N>(coordinate_of(point[2 - d], n, image.rule), image.size[d], image.rule);
+    taps.dim[d] = taps_about<N>(coordinate_of(C(point(2 - d)), image.size[d], image.rule), image.size[d], image.rule);
   }
   return taps;
+}
+template <int N, class C>
+TESSERA_HD PointTaps<C, N> taps_at(const SampledImage& image, const C* point) {
+  return taps_of_point<N, C>(image, [point](int d) { return point[d]; });
 }
 
 /// fn(offset in the plane, weight) for the elements on the image.
@@ -182,6 +196,7 @@ TESSERA_HD void slope_at_point(const SampledImage& image, const PointTaps<C, N>&
 /// Points of grids; those of an image lie together.
 template <int N, class C>
 struct GridSources {
+  static constexpr int taps_along = N;
   SampledImage image;
   i64 images, each_image;
   const C* grid;
