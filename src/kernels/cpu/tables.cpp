@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/args/bits.h"
+#include "kernels/args/fourier.h"
 #include "kernels/args/map_program.h"
 #include "kernels/args/planes.h"
 #include "kernels/args/sample.h"
@@ -81,6 +82,7 @@ TESSERA_TABLE(RecurrentTable, recurrent_table)
 TESSERA_TABLE(LinesTable, lines_table)
 TESSERA_TABLE(PlaneTable, planes_table)
 TESSERA_TABLE(SampleTable, sample_table)
+TESSERA_TABLE(FourierTable, fourier_table)
 TESSERA_TABLE(RandomTable, random_table)
 TESSERA_TABLE(GemmTable, gemm_table)
 TESSERA_TABLE(ConvTable, conv_table)

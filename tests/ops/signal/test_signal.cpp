@@ -1,6 +1,7 @@
 #include <complex>
 #include <numbers>
 
+#include "ops/capture.h"
 #include "ops/reference.h"
 #include "ops/slope_check.h"
 #include "tessera/ops_signal.h"
@@ -41,6 +42,32 @@ TEST(Dft, OfRealAndComplexSignals) {
         const auto run = [&](const Tensors& in) { return dft(in[0], 1, {.length = length, .inverse = inverse}); };
         EXPECT_LE(relative_error(run({x}), want), 1e-13) << parts << inverse << length;
         expect_slopes(run, {x});
+      }
+}
+
+// Passes of each radix, primes among them, and lengths that a chirp takes; rows that fill no vector, one, and more.
+TEST(Dft, OfAnyLengthAsByAMatrix) {
+  Generator g(4);
+  for (const int64_t n : {1, 2, 3, 4, 5, 6, 7, 9, 11, 16, 30, 31, 37, 64, 77, 97, 128, 225, 1023})
+    for (const int64_t parts : {1, 2})
+      for (const int64_t rows : {1, 3, 16, 17, 35}) {
+        if (n > 200 && rows > 3) continue;
+        const Tensor x = normal64({rows, n, parts}, g);
+        for (const FourierOptions& o :
+             {FourierOptions{}, FourierOptions{.inverse = true}, FourierOptions{.onesided = parts == 1},
+              FourierOptions{.length = n, .inverse = true, .onesided = true}}) {
+          const auto run = [&](const Tensors& in) { return Tensors{dft(in[0], 1, o)}; };
+          const Tensor want = capture(run, {x})({x})[0];  // a product with a matrix
+          EXPECT_LE(relative_error(dft(x, 1, o), want), 1e-13)
+              << n << ' ' << parts << ' ' << rows << o.inverse << o.onesided;
+          EXPECT_LE(relative_error(dft(x.to(Float32), 1, o), want), 1e-6) << n << ' ' << parts << ' ' << rows;
+          const auto slope = [&](const Tensors& in) {
+            const Tensor leaf = in[0].detach().set_requires_grad(), y = dft(leaf, 1, o);
+            return Tensors{grad({sum(square(y) * sin(y))}, {leaf})[0]};
+          };
+          EXPECT_LE(relative_error(slope({x})[0], capture(slope, {x})({x})[0]), 1e-12)
+              << n << ' ' << parts << ' ' << rows;
+        }
       }
 }
 
