@@ -22,13 +22,23 @@ struct MapValue {
   double number;
 };
 
-/// A map, or a conversion of its first operand.
+/// What a step does that is a polynomial of its second operand t, begun with the first one v: v = (v + addend) * t for
+/// `products` addends, which are of the compute type, and one addend more where it `ends` so.
+struct MapPolynomial {
+  const void* addends;
+  long long products;
+  bool ends;
+};
+
+/// A map, or a conversion of its first operand. Four operands have a choice: a comparison of two, or a question about
+/// the first, decides between the others.
 struct MapStep {
   void (*code)();  // of MapProgramTable
   bool converts;
   short inputs;
-  short to, from[3];  // values
+  short to, from[4];  // values
   double numbers[2];
+  MapPolynomial polynomial;  // without addends it is none
 };
 
 /// Runs over `count` elements, strip by strip; tensors are the first values. What repeats is computed once,
@@ -46,6 +56,8 @@ struct MapProgramTable {
   /// Null where the map does not exist in a type.
   void (*(*map)(MapOp op, Scalar compute))();
   void (*(*conversion)(Scalar to, Scalar from))();
+  void (*(*polynomial)(Scalar compute))();  // null where it does not exist, as below
+  void (*(*choice)(MapOp condition, Scalar compute))();
   long long (*cost)(MapOp op, Scalar compute);
   void (*run)(const MapProgramArgs& args, Executor& executor);
 };

@@ -23,6 +23,8 @@ class MapProgram {
     possible_ = add_tensors() &&
                 std::all_of(graph_.nodes.begin(), graph_.nodes.end(), [&](const GraphNode& node) { return add(node); });
     if (!possible_) return;
+    join_polynomials();
+    join_choices();
     add_outputs();
     order();
     possible_ = give_room();
@@ -43,7 +45,10 @@ class MapProgram {
     std::vector<MapValue> values = values_;
     for (const auto& [v, layout] : layouts_) values[v].layout = plan.keep(layout);
     args.value = plan.keep(values.data(), values.size());
-    args.step = plan.keep(steps_.data(), steps_.size());
+    std::vector<MapStep> steps = steps_;
+    for (MapStep& step : steps)
+      if (step.polynomial.addends) step.polynomial.addends = kept_addends(plan, step);
+    args.step = plan.keep(steps.data(), steps.size());
     plan.launch("strips", map_program_table().run, args);
   }
 
@@ -168,6 +173,102 @@ class MapProgram {
     cost_ += repeats(to) ? 0 : 2;
   }
 
+  bool is_map(const MapStep& step, MapOp op) const {
+    return !step.converts && step.code == map_program_table().map(op, types_[static_cast<size_t>(step.to)]);
+  }
+  bool adds_number(const MapStep& step) const { return is_map(step, MapOp::scale_shift) && step.numbers[0] == 1; }
+
+  // Numbers added in turns with products by one value, whose results nobody else reads, are one step: it stands where
+  // the last of them stood.
+  void join_polynomials() {
+    std::vector<int> reads(values_.size(), 0), reader(values_.size(), -1);
+    for (size_t i = 0; i < steps_.size(); ++i)
+      for (short k = 0; k < steps_[i].inputs; ++k) {
+        ++reads[static_cast<size_t>(steps_[i].from[k])];
+        reader[static_cast<size_t>(steps_[i].from[k])] = static_cast<int>(i);
+      }
+    for (const int32_t v : graph_.outputs) reads[static_cast<size_t>(lowered(v))] += 2;
+    std::vector<bool> gone(steps_.size(), false);
+    const auto next = [&](int i) {
+      const auto to = static_cast<size_t>(steps_[static_cast<size_t>(i)].to);
+      return reads[to] == 1 ? reader[to] : -1;
+    };
+    for (size_t begin = 0; begin < steps_.size(); ++begin) {
+      if (gone[begin] || !adds_number(steps_[begin]) || repeats(steps_[begin].to)) continue;
+      std::vector<int> chain{static_cast<int>(begin)};
+      std::vector<double> addends{steps_[begin].numbers[1]};
+      short factor = -1;
+      long long products = 0;
+      for (int i = next(chain.back()); i >= 0; i = next(i)) {
+        const MapStep &step = steps_[static_cast<size_t>(i)], &before = steps_[static_cast<size_t>(chain.back())];
+        if (static_cast<long long>(addends.size()) == products) {  // an addend's turn
+          if (!adds_number(step)) break;
+          addends.push_back(step.numbers[1]);
+        } else {
+          const short other = step.from[step.from[0] == before.to ? 1 : 0];
+          if (!is_map(step, MapOp::mul) || other == before.to || (factor >= 0 && other != factor)) break;
+          factor = other;
+          ++products;
+        }
+        chain.push_back(i);
+      }
+      const Code code = map_program_table().polynomial(types_[static_cast<size_t>(steps_[begin].to)]);
+      if (products < 2 || !code) continue;
+      MapStep& last = steps_[static_cast<size_t>(chain.back())];
+      last = {code, false, 2, last.to, {steps_[begin].from[0], factor, 0}, {}, {}};
+      last.polynomial = {&last, products, static_cast<long long>(addends.size()) > products};
+      addends_.push_back({last.to, std::move(addends)});
+      for (const int i : chain) gone[static_cast<size_t>(i)] = &steps_[static_cast<size_t>(i)] != &last;
+    }
+    drop(gone);
+  }
+
+  void drop(const std::vector<bool>& gone) {
+    size_t kept = 0;
+    for (size_t i = 0; i < steps_.size(); ++i)
+      if (!gone[i]) steps_[kept++] = steps_[i];
+    steps_.resize(kept);
+  }
+
+  // What a comparison decides is one step with it: bytes need not be written and read. A comparison that nobody reads
+  // any more is none.
+  void join_choices() {
+    std::vector<int> maker(values_.size(), -1), reads(values_.size(), 0);
+    for (const int32_t v : graph_.outputs) ++reads[static_cast<size_t>(lowered(v))];
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      maker[static_cast<size_t>(steps_[i].to)] = static_cast<int>(i);
+      for (short k = 0; k < steps_[i].inputs; ++k) ++reads[static_cast<size_t>(steps_[i].from[k])];
+    }
+    for (MapStep& step : steps_) {
+      const Scalar type = types_[static_cast<size_t>(step.to)];
+      const int made = step.inputs == 3 ? maker[static_cast<size_t>(step.from[0])] : -1;
+      if (made < 0 || !is_map(step, MapOp::where)) continue;
+      const MapStep& asked = steps_[static_cast<size_t>(made)];
+      if (asked.converts || repeats(asked.to) || types_[static_cast<size_t>(asked.from[0])] != type) continue;
+      for (const MapOp op :
+           {MapOp::lt, MapOp::le, MapOp::gt, MapOp::ge, MapOp::eq, MapOp::ne, MapOp::isinf, MapOp::isnan}) {
+        const Code code = map_program_table().choice(op, type);
+        if (!code || asked.code != map_program_table().map(op, type)) continue;
+        --reads[static_cast<size_t>(asked.to)];
+        const short second = asked.from[asked.inputs - 1];
+        step = {code, false, 4, step.to, {asked.from[0], second, step.from[1], step.from[2]}, {}, {}};
+        break;
+      }
+    }
+    std::vector<bool> gone(steps_.size(), false);
+    for (size_t i = 0; i < steps_.size(); ++i) gone[i] = reads[static_cast<size_t>(steps_[i].to)] == 0;
+    drop(gone);
+  }
+  // In the type that the step computes in.
+  const void* kept_addends(Plan& plan, const MapStep& step) const {
+    const auto found =
+        std::find_if(addends_.begin(), addends_.end(), [&](const auto& a) { return a.first == step.to; });
+    if (types_[static_cast<size_t>(step.to)] == Scalar::f64)
+      return plan.keep(found->second.data(), found->second.size());
+    const std::vector<float> narrow(found->second.begin(), found->second.end());
+    return plan.keep(narrow.data(), narrow.size());
+  }
+
   // What a step makes for each element goes to the output at once, anything else is copied.
   void add_outputs() {
     const V tensors = static_cast<V>(call_.out.size() + call_.in.size());
@@ -178,7 +279,11 @@ class MapProgram {
         continue;
       }
       for (MapStep& step : steps_) {
-        if (step.to == from) step.to = static_cast<short>(out);
+        if (step.to == from) {
+          for (auto& [to, numbers] : addends_)
+            if (to == from && step.polynomial.addends) to = static_cast<short>(out);
+          step.to = static_cast<short>(out);
+        }
         for (short& v : step.from)
           if (v == from) v = static_cast<short>(out);
       }
@@ -247,8 +352,9 @@ class MapProgram {
   std::vector<MapValue> values_;
   std::vector<Scalar> types_;
   std::vector<MapStep> steps_;
-  std::vector<V> lowered_;                             // of the graph's values
-  std::vector<std::pair<size_t, MapLayout>> layouts_;  // of inputs that are not dense
+  std::vector<V> lowered_;                                      // of the graph's values
+  std::vector<std::pair<size_t, MapLayout>> layouts_;           // of inputs that are not dense
+  std::vector<std::pair<short, std::vector<double>>> addends_;  // of polynomials, by their values
   long long cost_ = 0;
   int once_ = 0, strip_ = kUnit;
   bool possible_ = false;

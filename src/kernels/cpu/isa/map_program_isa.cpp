@@ -12,6 +12,94 @@ using Code = void (*)();
 Code conversion(Scalar to, Scalar from) { return reinterpret_cast<Code>(converter(to, from)); }
 Code map(MapOp op, Scalar compute) { return reinterpret_cast<Code>(strip_of(op, compute)); }
 
+/// With the roundings of the maps that it stands for.
+template <class T>
+void polynomial_of(const Strip& s) {
+  using V = NativeVec<T>;
+  constexpr int ways = 4;
+  const auto& p = *static_cast<const MapPolynomial*>(s.context);
+  const auto* const addends = static_cast<const T*>(p.addends);
+  const auto *v = static_cast<const T*>(s.data[1]), *t = static_cast<const T*>(s.data[2]);
+  auto* const to = static_cast<T*>(s.data[0]);
+  for (i64 i = 0; i < s.count; i += ways * V::lanes) {
+    V sum[ways], factor[ways];
+    unroll<ways>([&](auto k) {
+      sum[k] = load<V>(v + (i + k * V::lanes) * s.step[1]);
+      factor[k] = load<V>(t + (i + k * V::lanes) * s.step[2]);
+    });
+    for (i64 a = 0; a < p.products; ++a) {
+      const V addend(addends[a]);
+      unroll<ways>([&](auto k) { sum[k] = (sum[k] + addend) * factor[k]; });
+    }
+    const V last(p.ends ? addends[p.products] : T(-0.0));  // which changes nothing
+    unroll<ways>([&](auto k) { store(to + i + k * V::lanes, sum[k] + last); });
+  }
+}
+Code polynomial(Scalar compute) {
+  if (compute == Scalar::f64) return reinterpret_cast<Code>(polynomial_of<double>);
+  return compute == Scalar::f32 ? reinterpret_cast<Code>(polynomial_of<float>) : nullptr;
+}
+
+/// As a Strip.
+struct ChoiceStrip {
+  void* data[5];
+  i64 step[5];
+  i64 count;
+};
+
+template <class F, class T>
+void choose(const ChoiceStrip& s) {
+  using V = NativeVec<T>;
+  const F condition{};
+  auto* const to = static_cast<T*>(s.data[0]);
+  const T* from[4];
+  i64 step[4];
+  for (int k = 0; k < 4; ++k) from[k] = static_cast<const T*>(s.data[k + 1]), step[k] = s.step[k + 1];
+  for (i64 i = 0; i < s.count; i += V::lanes) {
+    const auto at = [&](int k) { return load<V>(from[k] + i * step[k]); };
+    store(to + i, select(condition(at(0), at(1)), at(2), at(3)));
+  }
+}
+struct IsInfinite {
+  template <class V>
+  auto operator()(V a, V) const {
+    return op::IsInf{}(a);
+  }
+};
+struct IsNoNumber {
+  template <class V>
+  auto operator()(V a, V) const {
+    return op::IsNan{}(a);
+  }
+};
+template <class T>
+Code choice_in(MapOp condition) {
+  switch (condition) {
+    case MapOp::lt:
+      return reinterpret_cast<Code>(choose<op::Less, T>);
+    case MapOp::le:
+      return reinterpret_cast<Code>(choose<op::LessEqual, T>);
+    case MapOp::gt:
+      return reinterpret_cast<Code>(choose<op::Greater, T>);
+    case MapOp::ge:
+      return reinterpret_cast<Code>(choose<op::GreaterEqual, T>);
+    case MapOp::eq:
+      return reinterpret_cast<Code>(choose<op::Equal, T>);
+    case MapOp::ne:
+      return reinterpret_cast<Code>(choose<op::NotEqual, T>);
+    case MapOp::isinf:
+      return reinterpret_cast<Code>(choose<IsInfinite, T>);
+    case MapOp::isnan:
+      return reinterpret_cast<Code>(choose<IsNoNumber, T>);
+    default:
+      return nullptr;
+  }
+}
+Code choice(MapOp condition, Scalar compute) {
+  if (compute == Scalar::f64) return choice_in<double>(condition);
+  return compute == Scalar::f32 ? choice_in<float>(condition) : nullptr;
+}
+
 /// A thread's part of the elements.
 class Runner {
  public:
@@ -83,15 +171,26 @@ class Runner {
       return convert(step.code, at_[step.to], to.size, at_[step.from[0]], from.repeats ? 0 : from.size, n);
     }
     Strip s;
+    s.count = round_up(n, i64(strip_unit));
+    if (step.inputs == 4) {
+      ChoiceStrip c;
+      c.count = s.count;
+      set_operands(c, step);
+      return reinterpret_cast<void (*)(const ChoiceStrip&)>(step.code)(c);
+    }
+    set_operands(s, step);
+    s.context = step.polynomial.addends ? static_cast<const void*>(&step.polynomial) : step.numbers;
+    reinterpret_cast<StripFn>(step.code)(s);
+  }
+
+  template <class S>
+  void set_operands(S& s, const MapStep& step) const {
     s.data[0] = at_[step.to];
     s.step[0] = 1;
     for (int k = 0; k < step.inputs; ++k) {
       s.data[k + 1] = at_[step.from[k]];
       s.step[k + 1] = !a_.value[step.from[k]].repeats;
     }
-    s.count = round_up(n, i64(strip_unit));
-    s.context = step.numbers;
-    reinterpret_cast<StripFn>(step.code)(s);
   }
 
   const MapProgramArgs& a_;
@@ -109,6 +208,6 @@ void run(const MapProgramArgs& args, Executor& executor) {
 }  // namespace
 
 extern const MapProgramTable map_program_table;
-const MapProgramTable map_program_table = {map, conversion, cost_of, run};
+const MapProgramTable map_program_table = {map, conversion, polynomial, choice, cost_of, run};
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA
