@@ -68,6 +68,16 @@ Tensor quick_erfinv(const Tensor& x) {
   return where(inner, small, large) * x;
 }
 
+// y as a constant, with the gradient of erfinv by its formula, sqrt(pi) / 2 e^(y²), and the next two of that one.
+Tensor with_slopes_of_erfinv(const Tensor& y, const Tensor& x) {
+  if (!x.requires_grad()) return y;
+  const Tensor none = x - x.detach(), value = y.detach();
+  Tensor made = value;
+  for (int order = 0; order < 3; ++order)
+    made = value + none * exp(square(made)) * (1 / (2 * std::numbers::inv_sqrtpi));
+  return made;
+}
+
 // For z >= 1/2: Stirling's series where z >= 8, and the recurrence below.
 Tensor lgamma_of_large(const Tensor& z) {
   const Tensor few = lt(z, number_like(z, kShift)), small = where(few, z, number_like(z, 1));
@@ -108,6 +118,53 @@ Tensor quick_digamma(const Tensor& z) {
   return where(few, inner, outer);
 }
 
+// Likewise, where the fit is of lgamma(z) / (z - 2). One logarithm serves the recurrence and the series.
+Tensor quick_lgamma_of_large(const Tensor& z) {
+  const Tensor one = number_like(z, 1), few = lt(z, number_like(z, 3)), below = lt(z, number_like(z, 1.5));
+  const Tensor near = where(below, z + 1.0, where(few, z, one)), far = where(few, number_like(z, 3), z);
+  const Tensor fit = fitted(near, 2.25, 0.75,
+                            {0.49948686, 0.219178825, -0.0305411682, 0.00619656947, -0.00147524399, 0.00038358924,
+                             -0.00010520529, 2.90157866e-05, -8.37530197e-06, 3.35326883e-06, -1.03890921e-06});
+  const Tensor logarithm = log(where(below, z, where(few, one, z)));
+  const Tensor inverse = reciprocal(far), squared = square(inverse);
+  Tensor series = squared * (1.0 / 1188);
+  for (const double c : {-1.0 / 1680, 1.0 / 1260, -1.0 / 360}) series = (series + c) * squared;
+  const Tensor outer =
+      (far + -0.5) * (logarithm - 1.0) + (0.5 * std::log(2 * std::numbers::pi) - 0.5) + (series + 1.0 / 12) * inverse;
+  return where(few, (near + -2.0) * fit - logarithm, outer);
+}
+
+// log(pi / (|sin(pi r)| gamma(z))), where above = lgamma(z). Near zeros of the function the quotient is near 1, and the
+// logarithms would cancel: there, where gamma(z) is small, the quotient is taken in f64, and its rounding to f32 added.
+Tensor quick_lgamma_of_low(const Tensor& z, const Tensor& r, const Tensor& above) {
+  const Tensor wide = cast(r, Float64), u = square(wide);
+  Tensor sine = u * -2.1915353447830204e-05;
+  for (const double c : {0.00046630280576761234, -0.0073704309457143478, 0.082145886611128191, -0.59926452932079188,
+                         2.5501640398773451, -5.1677127800499694})
+    sine = (sine + c) * u;
+  sine = abs((sine + std::numbers::pi) * wide);
+  const Tensor small = lt(z, number_like(z, 6)), inside = cast(where(small, z, number_like(z, 1)), Float64);
+  const Tensor inverse_gamma =
+      fitted(inside, 3.25, 2.75,
+             {0.3922711649161,    -1.097074575612,   1.000428016805,     0.236647677476,      -1.296028194222,
+              1.100697312243,     -0.1611718497629,  -0.4551786450759,   0.4299462832742,     -0.1382281838187,
+              -0.05143584256482,  0.07646629739883,  -0.0348025927204,   0.002670139850038,   0.006187635021918,
+              -0.004220794059964, 0.001150901353756, 0.0002378513250826, -0.0002919707522829, 5.479517708459e-05,
+              7.907089804586e-06});
+  const Tensor quotient = inverse_gamma * std::numbers::pi / sine, rounded = cast(quotient, Float32);
+  const Tensor near = logical_and(small, isfinite(rounded)), one = number_like(z, 1);
+  const Tensor part = where(near, rounded, one), logarithm = log(where(near, rounded, cast(sine, Float32)));
+  const Tensor rest = cast(quotient - cast(part, Float64), Float32) / part;
+  return where(near, logarithm + rest, std::log(std::numbers::pi) - logarithm - above);
+}
+
+// The value of one, as a constant, and the gradient of the other.
+Tensor with_slope_of(const Tensor& value, const Tensor& slope) {
+  if (!slope.requires_grad()) return value;
+  const Tensor none = slope - slope.detach();
+  return value.detach() + where(eq(none, none), none, number_like(none, 0));
+}
+
 bool is_wide(const Tensor& v) { return v.dtype() == Float64; }
 
 }  // namespace
@@ -116,20 +173,21 @@ Tensor erfinv(const Tensor& x) {
   return map_in_single(x, [](const Tensor& v) {
     const Tensor one = number_like(v, 1), size = abs(v), inside = lt(size, one);
     const Tensor bounded = where(inside, v, number_like(v, 0));
-    const Tensor y = is_wide(v) ? precise_erfinv(bounded) : quick_erfinv(bounded);
+    const Tensor y = is_wide(v) ? precise_erfinv(bounded) : with_slopes_of_erfinv(quick_erfinv(bounded), bounded);
     // A product, so that the gradient there is infinite or NaN, too.
     const Tensor beyond = where(inside, number_like(v, 0), v);
     return where(inside, y, beyond * where(eq(size, one), number_like(v, INFINITY), number_like(v, NAN)));
   });
 }
 
-// By reflection below 1/2, which cancels near zeros of the function: in f64 alone.
 Tensor lgamma(const Tensor& x) {
-  return map_in_double(x, [](const Tensor& v) {
+  return map_in_single(x, [](const Tensor& v) {
     const Tensor low = lt(v, number_like(v, 0.5)), z = where(low, 1.0 - v, v);
-    const Tensor above = lgamma_of_large(z);
-    const Tensor angle = from_integer(where(low, v, number_like(v, 0.25))) * std::numbers::pi;
-    const Tensor value = where(low, std::log(std::numbers::pi) - log(abs(sin(angle))) - above, above);
+    const Tensor above = is_wide(v) ? lgamma_of_large(z) : quick_lgamma_of_large(z);
+    const Tensor r = from_integer(where(low, v, number_like(v, 0.25)));
+    const Tensor reflected = std::log(std::numbers::pi) - log(abs(sin(r * std::numbers::pi))) - above;
+    const Tensor below = is_wide(v) ? reflected : with_slope_of(quick_lgamma_of_low(z, r, above), reflected);
+    const Tensor value = where(low, below, above);
     return where(eq(v, number_like(v, -INFINITY)), number_like(v, INFINITY), value);
   });
 }
