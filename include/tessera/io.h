@@ -65,18 +65,20 @@ Tensor parse_npy(std::string_view bytes, const std::string& name = "npy");
 /// Writes atomically. Throws Error, also for bf16, which NumPy lacks.
 void save_npy(const std::string& path, const Tensor& tensor);
 
-/// What training needs to go on after it was stopped: a safetensors file with a format version and a checksum.
+/// What training needs to go on after it was stopped: a safetensors file with a format version and a checksum. That of
+/// many ranks (dist_checkpoint.h) is an index, and beside it a file for each rank's part: it is read as any other.
 struct Checkpoint {
   StateDict tensors;
   Metadata metadata;
 };
-/// The format that this library writes; it reads all up to this one.
-inline constexpr int kCheckpointVersion = 1;
+/// The newest format, that of an index; one file is of format 1. This library reads all up to this one.
+inline constexpr int kCheckpointVersion = 2;
 /// Writes atomically: whatever happens, `path` holds the old checkpoint or the new one. Throws Error.
 void save_checkpoint(const std::string& path, const Checkpoint& checkpoint);
-/// Throws FileError if the file is damaged, no checkpoint, or from a newer format. The tensors view the mapped file.
+/// Throws FileError if the file or a part of it is damaged, missing, no checkpoint, or from a newer format. The tensors
+/// view the mapped file, but for those that lie in several parts.
 Checkpoint load_checkpoint(const std::string& path);
-/// The same from bytes in memory.
+/// The same from bytes in memory, of one file.
 Checkpoint parse_checkpoint(std::string bytes, const std::string& name = "checkpoint");
 
 }  // namespace tessera

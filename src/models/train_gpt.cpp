@@ -62,6 +62,7 @@ struct Ranks {
   }
   // Of numbers that each rank has its part of, [parts], all: [size parts].
   Tensor all(const Tensor& parts) const { return group ? dist::all_gather(parts, *group) : parts; }
+  Tensor of_first(const Tensor& mine) const { return group ? dist::broadcast(mine, 0, *group) : mine; }
   // Whether any rank says so; all of them ask.
   bool any(bool mine) const {
     if (!group || group->size() == 1) return mine;
@@ -114,7 +115,7 @@ class Run {
                     shuffled_windows(data_.train, options.model.block, options.batch, seed_of(options.seed, kBatches))),
                 2, options.device),
         gradients_(model_.parameters()),
-        file_(ranks_.leads() ? options.checkpoint : "", options.resume) {
+        file_(options.checkpoint, options.resume) {
     initial_.clear();
     if (options.resume) restore();
     loss_scale_ = scaler_.current_scale();
@@ -345,14 +346,14 @@ class Run {
     std::vector<std::vector<double>> steps, evals;
     for (const StepInfo& s : result_.steps) steps.push_back({s.loss, s.ms, s.lr, s.grad_norm, s.skipped ? 1.0 : 0.0});
     for (const EvalInfo& e : result_.evals) evals.push_back({static_cast<double>(e.step), e.loss});
-    out.tensors.emplace("history.steps", table(steps, 5));
+    out.tensors.emplace("history.steps", ranks_.of_first(table(steps, 5)));  // each rank measured other times
     out.tensors.emplace("history.evals", table(evals, 2));
     const nlohmann::json state{{"step", step_}};
     out.metadata = {{"kind", "gpt"},
                     {"config", config_to_json(options_).dump()},
                     {"state", state.dump()},
                     {"vocabulary", data_.tokenizer.vocabulary()}};
-    file_.save(out);
+    file_.save(out, ranks_.group);
     if (callbacks_.on_checkpoint) callbacks_.on_checkpoint(step_);
   }
 

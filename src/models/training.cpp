@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "tessera/dist_checkpoint.h"
 #include "tessera/ops.h"
 
 namespace tessera::models {
@@ -54,10 +55,15 @@ Tensor read_table(const Checkpoint& checkpoint, const std::string& file, const s
   return it->second;
 }
 
-void CheckpointFile::save(const Checkpoint& checkpoint) {
-  std::error_code none;
-  if (std::exchange(keep_old_, false)) std::filesystem::rename(path_, path_ + ".old", none);
-  save_checkpoint(path_, checkpoint);
+void CheckpointFile::save(const Checkpoint& checkpoint, const dist::Group* group) {
+  if (std::exchange(keep_old_, false) && (!group || group->rank() == 0)) {
+    std::error_code none;  // two names of one file: at no moment is there no checkpoint
+    std::filesystem::remove(path_ + ".old", none);
+    std::filesystem::create_hard_link(path_, path_ + ".old", none);
+    if (none) std::filesystem::rename(path_, path_ + ".old", none);
+  }
+  if (group) dist::save_checkpoint(path_, checkpoint, *group);
+  else save_checkpoint(path_, checkpoint);
 }
 
 }  // namespace tessera::models

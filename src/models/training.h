@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/amp.h"
+#include "tessera/dist.h"
 #include "tessera/error.h"
 #include "tessera/io.h"
 
@@ -47,7 +48,8 @@ class CheckpointFile {
  public:
   CheckpointFile(std::string path, bool resumed) : path_(std::move(path)), keep_old_(!resumed) {}
   bool exists() const { return !path_.empty(); }
-  void save(const Checkpoint& checkpoint);
+  /// As all ranks of `group` do together, where there is one.
+  void save(const Checkpoint& checkpoint, const dist::Group* group = nullptr);
 
  private:
   std::string path_;

@@ -64,7 +64,7 @@ TEST(Checkpoint, RefusesWhatItCannotUse) {
   damaged[damaged.size() - 20] ^= 1;
   EXPECT_EQ(file_error([&] { parse_checkpoint(damaged, "c"); }), "c: damaged checkpoint: the checksum does not match");
   EXPECT_EQ(file_error([&] { parse_checkpoint(forged(bytes, R"("version":"1")", R"("version":"9")"), "c"); }),
-            "c: written by a newer program: checkpoint format 9, this one reads up to 1");
+            "c: written by a newer program: checkpoint format 9, this one reads up to 2");
   EXPECT_EQ(file_error([&] { parse_checkpoint(forged(bytes, R"("version":"1")", R"("version":"0")"), "c"); }),
             "c: damaged checkpoint: format version \"0\"");
   EXPECT_EQ(file_error([&] { parse_checkpoint(forged(bytes, R"("checksum")", R"("zhecksum")"), "c"); }),

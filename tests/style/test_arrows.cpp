@@ -55,6 +55,7 @@ const std::vector<std::vector<std::string>> kStrata = {
 // The room that a public header speaks for; all others are core's.
 const std::map<std::string, std::string> kPublic = {
     {"dist.h", "dist"},
+    {"dist_checkpoint.h", "dist"},
     {"ops.h", "ops"},
     {"fused_gemm.h", "ops"},
     {"custom_op.h", "ops"},
