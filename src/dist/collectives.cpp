@@ -8,6 +8,7 @@
 
 #include "dist/group.h"
 #include "tessera/autograd.h"
+#include "tessera/observer.h"
 #include "tessera/ops.h"
 #include "tessera/ops_shape.h"
 
@@ -123,6 +124,7 @@ using Collective = std::function<Tensor(const Tensor&)>;
 
 // forward(x), of whose gradient backward makes that of x.
 Tensor differentiable(const char* name, const Tensor& x, const Collective& forward, const Collective& backward) {
+  const NamedScope scope(name);  // for profiles
   if (!x.defined() || !grad_enabled() || !x.requires_grad()) return forward(x);
   return custom_function(
       name, {x}, [forward](const Tensors& in) { return Tensors{forward(in[0])}; },
@@ -185,6 +187,7 @@ Tensor all_reduce(const Tensor& x, const Group& group, ReduceOp op) {
 void all_reduce_(const Tensors& tensors, const Group& group, ReduceOp op) {
   if (tensors.empty() || !group.state().engine) return;
   const NoGrad no_grad;
+  const NamedScope scope("all_reduce");
   Call call = call_of(Kind::AllReduce, tensors[0], 0, 0, op);
   call.dims = -1;
   std::fill(std::begin(call.shape), std::end(call.shape), 0);
@@ -337,6 +340,7 @@ void send(const Tensor& x, int to, const Group& group) {
   check_rank("send", to, group);
   if (!x.defined()) throw Error("send: the tensor is undefined");
   if (to == group.rank()) throw Error("send: a rank does not send to itself");
+  const NamedScope scope("send");
   const Way way = way_of(x.device(), group, false);
   const Tensor from = placed(x, way);
   way.engine->send(bytes_of(from), from.numel() * static_cast<int64_t>(size_of(from.dtype())), to);
@@ -345,6 +349,7 @@ void send(const Tensor& x, int to, const Group& group) {
 Tensor recv(const TensorMeta& meta, int from, const Group& group) {
   check_rank("recv", from, group);
   if (from == group.rank()) throw Error("recv: a rank does not receive from itself");
+  const NamedScope scope("recv");
   const Way way = way_of(meta.device, group, false);
   const Tensor out = empty(meta.shape, meta.dtype, way.device);
   way.engine->recv(bytes_of(out), out.numel() * static_cast<int64_t>(size_of(out.dtype())), from);
@@ -352,6 +357,7 @@ Tensor recv(const TensorMeta& meta, int from, const Group& group) {
 }
 
 void barrier(const Group& group) {
+  const NamedScope scope("barrier");
   if (Engine* engine = group.state().engine.get()) engine->barrier();
 }
 

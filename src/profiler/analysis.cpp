@@ -183,7 +183,7 @@ bool is_collective(std::string_view name) {
        {"all_reduce", "allreduce", "reduce_scatter", "reducescatter", "all_gather", "allgather", "nccl", "rccl"})
     if (contains_word(name, part)) return true;
   // Shapes are broadcast, too, and blocks of a kernel have barriers: these must be the name.
-  const std::string_view last = bare_op(name.substr(name.find_last_of(":") + 1));
+  const std::string_view last = bare_op(name.substr(name.find_last_of(":.") + 1));
   return contains_word(last, "broadcast") ? last.size() == 9 : contains_word(last, "barrier") && last.size() == 7;
 }
 

@@ -245,7 +245,7 @@ std::vector<Collective> collectives_of(const Trace& trace) {
   const bool kernels =
       std::any_of(trace.spans.begin(), trace.spans.end(), [&](const Span& s) { return is_one(s, Kind::Kernel); });
   const auto counts = [&](const Span& s) {
-    return kernels ? is_one(s, Kind::Kernel) : is_one(s, Kind::Op) || is_one(s, Kind::Range);
+    return kernels ? is_one(s, Kind::Kernel) : is_one(s, Kind::Op) || is_one(s, Kind::Range) || is_one(s, Kind::Module);
   };
   std::map<std::pair<int, int64_t>, int64_t> within;  // until when the thread is in one
   std::vector<Collective> out;

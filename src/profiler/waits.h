@@ -13,7 +13,7 @@ struct Collective {
   std::string step, name;
   Interval time;
 };
-/// Kernels of collectives; where there are none, operators and ranges of such names, without those within others. In
+/// Kernels of collectives; where there are none, operators, ranges and scopes of such names, without those within others. In
 /// the order of their begins.
 std::vector<Collective> collectives_of(const Trace& trace);
 

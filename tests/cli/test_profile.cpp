@@ -110,6 +110,7 @@ TEST_F(ProfileCommand, ProcessesWithRanksMergeIntoOneTrace) {
   unsetenv("WORLD_SIZE");
   const Finished merged = run(Words{"profile", "--merge"} + ranks + Words{"--out", folder / "all.json"});
   ASSERT_EQ(merged.code, 0) << merged.err;
+  EXPECT_NE(merged.out.find("all_reduce"), std::string::npos) << merged.out;  // who waited for whom
   std::set<int> processes;
   const nlohmann::json all = nlohmann::json::parse(read_file(folder / "all.json"));
   for (const auto& e : all["traceEvents"])
