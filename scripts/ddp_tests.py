@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Trains the same small network by PyTorch's DistributedDataParallel over Gloo and by tessera's DataParallel, and compares
-the gradients and parameters of every step.
+the gradients and parameters of every step; the same of post-local SGD. Then compares the steps at which 200 random hierarchies
+average with PyTorch's HierarchicalModelAverager.
 
 usage: ddp_tests.py [--ranks N...] [--steps N]
 
-Cases: as it is; buckets of a few bytes; gradients accumulated under no_sync(); parameters that some ranks, or all of them, do
+Cases of training: as it is; buckets of a few bytes; gradients accumulated under no_sync(); parameters that some ranks, or all of them, do
 not use in a step; a norm over the batches of all ranks. The last line is 'N passed, N failed'. Needs torch, numpy, the package
 of tessera and build/tessera; it is no part of the other tests.
 """
@@ -19,7 +20,9 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-CASES = ["plain", "buckets", "accumulation", "unused", "norm"]
+sys.path.insert(0, str(ROOT / "build/python"))
+CASES = ["plain", "buckets", "accumulation", "unused", "norm", "local", "local_pairs"]
+WARMUP, PERIOD = 4, 3  # of local SGD; local_pairs also has gradients of pairs after the warm-up
 WIDTHS = {"first": (6, 8), "left": (8, 8), "right": (8, 8), "never": (3, 3), "last": (8, 4)}
 
 
@@ -99,6 +102,14 @@ def train_torch(case, rank, ranks, steps):
     parallel = torch.nn.parallel.DistributedDataParallel(
         model, find_unused_parameters=case == "unused", **sizes)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    if case.startswith("local"):
+        from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as hook
+        from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+        pairs = case == "local_pairs"
+        blocks = [torch.distributed.new_group([r, r + 1] if pairs else [r]) for r in range(0, ranks, 2 if pairs else 1)]
+        state = hook.PostLocalSGDState(None, blocks[rank // 2 if pairs else rank], WARMUP, post_local_gradient_allreduce=pairs)
+        parallel.register_comm_hook(state, hook.post_localSGD_hook)
+        averager = PeriodicModelAverager(PERIOD, WARMUP)
     for step in range(steps):
         optimizer.zero_grad()
         parts = list(batches(case, rank, ranks, step))
@@ -111,6 +122,8 @@ def train_torch(case, rank, ranks, steps):
                 loss()
         grads = {k: None if p.grad is None else p.grad.numpy().copy() for k, p in model.named_parameters()}
         optimizer.step()
+        if case.startswith("local"):
+            averager.average_parameters(model.parameters())
         yield grads, {k: p.detach().numpy().copy() for k, p in model.named_parameters()}
 
 
@@ -126,7 +139,11 @@ def train_tessera(case, steps):
     if case == "norm":
         assert dist.sync_batch_norms(model, world) == 1
     sizes = {"bucket_bytes": 10, "first_bucket_bytes": 10, "overlap": True} if case == "buckets" else {}
-    parallel = dist.DataParallel(model, world, **sizes)
+    local = case.startswith("local")
+    if local:
+        local = dist.LocalSGD(model, world, period=PERIOD, warmup=WARMUP, gradients_within=2 if case == "local_pairs" else 1)
+    else:
+        parallel = dist.DataParallel(model, world, **sizes)
     optimizer = optim.AdamW(model.parameters(), lr=1e-2, weight_decay=1e-2)
     for step in range(steps):
         optimizer.zero_grad()
@@ -140,7 +157,30 @@ def train_tessera(case, steps):
                 loss()
         grads = {k: None if p.grad is None else p.grad.numpy().copy() for k, p in model.named_parameters()}
         optimizer.step()
+        if local:
+            local.step()
         yield grads, {k: p.detach().numpy().copy() for k, p in model.named_parameters()}
+
+
+def averaging_steps(seed):
+    """What differs between the steps at which both average, of one random hierarchy."""
+    import torch.distributed.algorithms.model_averaging.hierarchical_model_averager as torch_averagers
+    import tessera
+    from tessera import distributed as dist, nn
+    rng = np.random.default_rng(seed)
+    levels = int(rng.integers(2, 5))
+    periods = np.cumsum(rng.integers(1, 6, levels))
+    hierarchy = dict(zip(periods.tolist(), (2 ** np.arange(1, levels + 1)).tolist()))
+    warmup = int(rng.integers(0, 12))
+    theirs = object.__new__(torch_averagers.HierarchicalModelAverager)  # its groups would need as many processes
+    theirs.step, theirs.warmup_steps, theirs._periods, theirs.period_process_group_dict = 0, warmup, list(hierarchy), hierarchy
+    seen = []
+    torch_averagers.utils.average_parameters_or_parameter_groups = lambda _, ranks: seen.append((theirs.step, ranks))
+    for _ in range(60):
+        theirs.average_parameters([])
+    ours = dist.LocalSGD.level_of  # of a hierarchy, without ranks
+    mine = [(s, list(hierarchy.values())[level]) for s in range(60) if (level := ours(hierarchy, warmup, s)) is not None]
+    return [] if mine == seen else [f"seed {seed}: {hierarchy} after {warmup}: {mine} and not {seen}"]
 
 
 def run_rank(which, case, steps, file):
@@ -157,14 +197,13 @@ def run_rank(which, case, steps, file):
 
 def launch(which, case, ranks, steps, file):
     own = [sys.executable, __file__, "--as", which, case, str(steps), str(file)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "build/python"), os.environ.get("PYTHONPATH", "")])}
     if which == "tessera":
-        subprocess.run([ROOT / "build/tessera", "launch", "--procs", str(ranks), "--threads", "1", "--", *own], env=environment, check=True, timeout=300)
+        subprocess.run([ROOT / "build/tessera", "launch", "--procs", str(ranks), "--threads", "1", "--", *own], check=True, timeout=300)
         return
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    running = [subprocess.Popen(own, env={**environment, "RANK": str(r), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+    running = [subprocess.Popen(own, env={**os.environ, "RANK": str(r), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
                                           "MASTER_PORT": str(port)}) for r in range(ranks)]
     if any([p.wait(300) for p in running]):
         raise RuntimeError("a rank of PyTorch failed")
@@ -195,11 +234,14 @@ def main():
     options = parser.parse_args()
     counts = [0, 0]
     for case in CASES:
-        for ranks in options.ranks:
+        for ranks in [2, 4] if case == "local_pairs" else options.ranks:
             with tempfile.TemporaryDirectory() as folder:
                 found = list(differences(case, ranks, options.steps, Path(folder)))
             counts[bool(found)] += 1
             print(f"{case}, {ranks} ranks, {options.steps} steps: {'agrees' if not found else f'{len(found)} differ, first {found[0]}'}", flush=True)
+    found = sum((averaging_steps(seed) for seed in range(200)), [])
+    counts[bool(found)] += 1
+    print(f"steps of 200 hierarchies: {'agree' if not found else found[0]}")
     print(f"{counts[0]} passed, {counts[1]} failed")
     return int(counts[1] > 0)
 

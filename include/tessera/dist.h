@@ -179,6 +179,47 @@ class DataParallel {
   std::shared_ptr<NoSync::State> state_;
 };
 
+/// A level of averaging: after every `period` steps, blocks of so many neighbouring ranks.
+struct AveragingLevel {
+  int64_t period = 1;
+  int ranks = 0;  ///< 0: all
+};
+/// Of "2:8,4:32,8:128": periods and ranks. Throws Error at what is none.
+std::vector<AveragingLevel> parse_hierarchy(const std::string& text);
+
+struct LocalSGDOptions {
+  /// Periods and ranks grow from level to level, and ranks divide those of the next; the last level has all ranks.
+  std::vector<AveragingLevel> hierarchy = {{4, 0}};
+  int64_t warmup = 0;         ///< steps at the beginning with gradients of all ranks, as DataParallel has them
+  int gradients_within = 1;   ///< blocks of so many neighbours, as those of a host, go on with gradients in common
+  double outer_momentum = 0;  ///< of the averages of all ranks: SlowMo, Wang et al. 2020
+  int64_t first_step = 0;     ///< where a training that was interrupted goes on
+};
+
+/// Local SGD, whose ranks step by themselves and average their parameters now and then, so that they wait for each
+/// other less often: Stich 2019; in several levels Lin et al. 2020, and after a warm-up. It does what DataParallel does
+/// during the warm-up. Averaged are parameters that have a gradient; neither buffers nor what optimizers keep.
+class LocalSGD {
+ public:
+  /// Throws Error where levels do not nest, or parameters of the ranks differ. The model outlives it.
+  LocalSGD(const nn::Module& model, const Group& group, const LocalSGDOptions& options = {});
+  /// After each step of the optimizer, which all ranks take. `lr`: that of the step, by which outer momentum is scaled.
+  /// Throws Error where ranks that average have gradients of different parameters.
+  void step(double lr = 1);
+  /// Makes all ranks' parameters their average now, as a checkpoint wants them.
+  void average();
+  /// How many steps there were.
+  int64_t steps() const;
+  /// The level that averages after that step, from 0 on, or none: of those whose period divides the step the last one.
+  /// A single level counts from the end of the warm-up, as PyTorch's averagers do.
+  std::optional<size_t> level_at(int64_t step) const;
+  static std::optional<size_t> level_of(const std::vector<AveragingLevel>& hierarchy, int64_t warmup, int64_t step);
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
 /// BatchNorm2d whose statistics in training are those of the batches of all ranks.
 struct SyncBatchNorm2d : nn::Module {
   /// With the parameters and buffers of `norm`.

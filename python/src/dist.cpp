@@ -3,6 +3,8 @@
 
 #include <csignal>
 
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/variant.h>
 #include "module.h"
 #include "scopes.h"
 
@@ -166,6 +168,43 @@ void bind_training(nb::module_& m) {
       .def("finish", &dist::GradientSum::finish, nb::call_guard<Unlocked>(),
            "Leaves the sum in the parameters, and begins anew.")
       .def("clear", &dist::GradientSum::clear, "Begins anew without it.");
+  nb::class_<dist::LocalSGD>(
+      m, "LocalSGD",
+      "Ranks that step by themselves and average their parameters now and then. `hierarchy` maps "
+      "periods to how many neighbours then average, as {2: 8, 8: 128} or \"2:8,8:128\"; without it "
+      "all ranks do after each `period` steps. In the first `warmup` steps gradients are those of "
+      "all ranks, and later of blocks of `gradients_within`. It does what DataParallel does.")
+      .def(
+          "__init__",
+          [](dist::LocalSGD* made, const nn::Module& model, const Group& group,
+             const std::variant<std::string, std::map<int64_t, int>>& hierarchy, int64_t period, int64_t warmup,
+             int gradients_within, double outer_momentum, int64_t first_step) {
+            std::vector<dist::AveragingLevel> levels;
+            if (const auto* text = std::get_if<std::string>(&hierarchy)) {
+              if (!text->empty()) levels = dist::parse_hierarchy(*text);
+            } else {
+              for (const auto& [every, ranks] : std::get<1>(hierarchy)) levels.push_back({every, ranks});
+            }
+            if (levels.empty()) levels = {{period, 0}};
+            new (made) dist::LocalSGD(model, group, {levels, warmup, gradients_within, outer_momentum, first_step});
+          },
+          nb::arg("model"), nb::arg("group"), nb::arg("hierarchy") = "", nb::kw_only(), nb::arg("period") = 4,
+          nb::arg("warmup") = 0, nb::arg("gradients_within") = 1, nb::arg("outer_momentum") = 0.0,
+          nb::arg("first_step") = 0, nb::keep_alive<1, 2>(), nb::call_guard<Unlocked>())
+      .def("step", &dist::LocalSGD::step, nb::arg("lr") = 1.0, nb::call_guard<Unlocked>(),
+           "After each step of the optimizer; `lr` scales outer momentum.")
+      .def("average", &dist::LocalSGD::average, nb::call_guard<Unlocked>(),
+           "Makes all ranks' parameters their average now, as a checkpoint wants them.")
+      .def_prop_ro("steps", &dist::LocalSGD::steps, "How many steps there were.")
+      .def("level_at", &dist::LocalSGD::level_at, nb::arg("step"), "The level that averages after that step, or None.")
+      .def_static(
+          "level_of",
+          [](const std::map<int64_t, int>& hierarchy, int64_t warmup, int64_t step) {
+            std::vector<dist::AveragingLevel> levels;
+            for (const auto& [every, ranks] : hierarchy) levels.push_back({every, ranks});
+            return dist::LocalSGD::level_of(levels, warmup, step);
+          },
+          nb::arg("hierarchy"), nb::arg("warmup"), nb::arg("step"), "The same of any hierarchy.");
   bind_scope<Phase>(m, "Phase", "A scope of phase().");
   m.def(
       "_phase", [](const Group& group, const std::string& phase) { return new Phase(group, phase_of(phase)); },

@@ -13,8 +13,8 @@ struct Collective {
   std::string step, name;
   Interval time;
 };
-/// Kernels of collectives; where there are none, operators, ranges and scopes of such names, without those within others. In
-/// the order of their begins.
+/// Kernels of collectives; where there are none, operators, ranges and scopes of such names, without those within
+/// others. In the order of their begins.
 std::vector<Collective> collectives_of(const Trace& trace);
 
 /// Of a merged trace: collectives of a name in a step.
