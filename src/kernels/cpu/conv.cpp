@@ -90,14 +90,45 @@ bool is_depthwise(const Call& call, const Operand& weight) {
   return weight.size(1) == 1 && weight.size(0) == call.attrs.as<ConvAttrs>().groups;
 }
 
+// ---- where rows lie one after the other: by what takes the least time
+
+enum class ByRows { None, Planes, Copies, Gemm, Scatter, Winograd };
+// None: channels lie last, a product of pixels, or a filter for each channel.
+ByRows by_rows(const Call& call, bool gradient) {
+  const Operand &from = call.in[0], &weight = call.in[1], &to = call.out[0];
+  const auto& a = call.attrs.as<ConvAttrs>();
+  if (conv_dtype(from) != Float32 || !rows_lie({&from, &to}) || lie_last({&from, &to}) == Reason::Ok ||
+      !has_taps(weight) || is_depthwise(call, weight) || to.numel() == 0)
+    return ByRows::None;
+  const RowsCost cost(a, from, weight, to, gradient);
+  std::pair<double, ByRows> best{cost.planes(), ByRows::Planes};
+  best = std::min({best, {cost.copies(), ByRows::Copies}, {cost.gemm(), ByRows::Gemm}});
+  if (gradient || a.stride[0] * a.stride[1] == 1) best = std::min(best, {cost.scatter(), ByRows::Scatter});
+  const bool tiles = takes_winograd(call) == Reason::Ok && (!gradient || std::max(a.padding[0], a.padding[1]) <= 2);
+  if (tiles) best = std::min(best, {cost.winograd(), ByRows::Winograd});
+  return best.second;
+}
+// Whether that is the one, unless others are to tell.
+template <ByRows by>
+std::optional<Reason> taken_by_rows(const Call& call, bool gradient) {
+  const ByRows best = by_rows(call, gradient);
+  if (best == ByRows::None) return std::nullopt;
+  return best == by ? Reason::Ok : Reason::Shape;
+}
+template <Reason (*takes)(const Call&), bool gradient>
+Reason takes_tiles_of_rows(const Call& call) {
+  const Reason reason = takes(call);
+  return reason == Reason::Ok ? taken_by_rows<ByRows::Winograd>(call, gradient).value_or(reason) : reason;
+}
+
 constexpr int64_t few_places = 20;  // of an image, which leave lanes of its rows idle
 // Images whose channels lie last are turned round on the way, where there are more taps than results and no more
-// channels than a cache holds rows of. `scattered`:
-// whether a product of implicit matrices would have to gather or scatter elements along rows, as strides make it.
-Reason takes_planes(const Call& call, bool gradient, bool scattered) {
+// channels than a cache holds rows of. `strided`: whether products of pixels would scatter elements along rows.
+Reason takes_planes(const Call& call, bool gradient, bool strided) {
   const Operand &from = call.in[0], &weight = call.in[1], &to = call.out[0];
   const auto& a = call.attrs.as<ConvAttrs>();
   if (conv_dtype(from) != Float32) return Reason::DType;
+  if (const auto reason = taken_by_rows<ByRows::Planes>(call, gradient)) return *reason;
   const bool rows = rows_lie({&from, &to});
   if (!rows && std::min(from.size(3), to.size(3)) < 7) return Reason::Layout;
   if (is_depthwise(call, weight)) {
@@ -114,16 +145,13 @@ Reason takes_planes(const Call& call, bool gradient, bool scattered) {
   const auto places = [](const Operand& t) { return t.size(2) * t.size(3); };
   if (std::min(places(from), places(to)) < few_places) return Reason::Small;
   const bool few = each <= 8 || (each <= 12 && summed <= 16);
-  return few || (scattered && std::min(each, summed) <= 32) ? Reason::Ok : Reason::Shape;
+  return few || (strided && std::min(each, summed) <= 32) ? Reason::Ok : Reason::Shape;
 }
 bool is_strided(const Call& call) {
   const auto& a = call.attrs.as<ConvAttrs>();
   return a.stride[0] * a.stride[1] > 1;
 }
-Reason takes_planes(const Call& call) {
-  const bool copied = call.out[0].size(3) < short_row;  // into channels last
-  return takes_planes(call, false, is_strided(call) && has_taps(call.in[1]) && !copied);
-}
+Reason takes_planes(const Call& call) { return takes_planes(call, false, false); }
 Reason input_grad_takes_planes(const Call& call) {
   const bool copied = call.out[0].size(3) < short_row * call.attrs.as<ConvAttrs>().stride[1];
   return takes_planes(call, true, is_strided(call) && !copied);
@@ -168,6 +196,7 @@ Reason scatter_pays(const Call& call, bool gradient, bool planes) {
   if (conv_dtype(from) != Float32) return Reason::DType;
   if (!has_taps(weight) && !is_strided(call)) return Reason::Window;  // a product
   if (is_depthwise(call, weight) || to.numel() == 0) return Reason::Shape;
+  if (const auto reason = taken_by_rows<ByRows::Scatter>(call, gradient)) return *reason;
   const ConvCost cost(call.attrs.as<ConvAttrs>(), gradient ? to : from, weight, gradient ? from : to);
   const double direct = cost.direct(gradient) / (takes_tiles(call, 0) == Reason::Ok ? 2 : 1);
   const bool last = lie_last({&from, &to}) == Reason::Ok;
@@ -196,6 +225,7 @@ Reason takes_copied_depthwise(const Call& call) {
 }
 
 Reason takes_copied_direct(const Call& call) {
+  if (const auto reason = taken_by_rows<ByRows::Copies>(call, false)) return *reason;
   const Operand &weight = call.in[1], &y = call.out[0];
   const auto& a = call.attrs.as<ConvAttrs>();
   const bool many = a.groups > 1 || weight.size(0) > 4 || y.size(2) * y.size(3) < few_places;
@@ -204,6 +234,7 @@ Reason takes_copied_direct(const Call& call) {
 }
 // Each residue of a stride is a product of its own, of still shorter rows.
 Reason input_grad_takes_copied_direct(const Call& call) {
+  if (const auto reason = taken_by_rows<ByRows::Copies>(call, true)) return *reason;
   const Operand &weight = call.in[1], &dx = call.out[0];
   const auto& a = call.attrs.as<ConvAttrs>();
   const bool strided = a.stride[0] * a.stride[1] > 1;
@@ -229,7 +260,8 @@ constexpr Kernel conv2d_list[] = {
     staged_kernel<by<forward_args, &T::winograd_last_workspace, &T::winograd_last_forward>>("winograd_last",
                                                                                             takes_winograd_last),
     reading_points(staged_kernel<by<forward_args, &T::direct_workspace, &T::direct_forward>>("direct", takes_direct)),
-    staged_kernel<by<forward_args, &T::winograd_workspace, &T::winograd_forward>>("winograd", takes_winograd),
+    staged_kernel<by<forward_args, &T::winograd_workspace, &T::winograd_forward>>(
+        "winograd", takes_tiles_of_rows<takes_winograd, false>),
     staged_kernel<by<forward_args, &T::depthwise_workspace, &T::depthwise_forward, Last::Images>>(
         "copied_depthwise", takes_copied_depthwise<1>),
     staged_kernel<by<forward_args, &T::direct_workspace, &T::direct_forward, Last::Result>>("copied_direct",
@@ -265,7 +297,8 @@ constexpr Kernel conv2d_act_list[] = {
                                                                                   takes_act<takes_winograd_last, true>),
     reading_points(
         staged_kernel<act_by<&T::direct_workspace, &T::direct_forward>>("direct", takes_act<takes_direct, true>)),
-    staged_kernel<act_by<&T::winograd_workspace, &T::winograd_forward>>("winograd", takes_act<takes_winograd, false>),
+    staged_kernel<act_by<&T::winograd_workspace, &T::winograd_forward>>(
+        "winograd", takes_act<takes_tiles_of_rows<takes_winograd, false>, false>),
     staged_kernel<act_by<&T::depthwise_workspace, &T::depthwise_forward, Last::Images>>(
         "copied_depthwise", takes_act<takes_copied_depthwise<1>, false>),
     staged_kernel<act_by<&T::direct_workspace, &T::direct_forward, Last::Result>>(
@@ -281,7 +314,7 @@ constexpr Kernel input_grad_list[] = {
         "winograd_last", input_grad_takes<takes_winograd_last>),
     staged_kernel<by<images_args, &T::direct_workspace, &T::direct_backward_images>>("direct", takes_direct),
     staged_kernel<by<images_args, &T::winograd_workspace, &T::winograd_backward_images>>(
-        "winograd", input_grad_takes<takes_winograd>),
+        "winograd", takes_tiles_of_rows<input_grad_takes<takes_winograd>, true>),
     staged_kernel<by<images_args, &T::depthwise_workspace, &T::depthwise_backward_images, Last::Images>>(
         "copied_depthwise", takes_copied_depthwise<1>),
     staged_kernel<by<images_args, &T::direct_workspace, &T::direct_backward_images, Last::Result>>(

@@ -21,6 +21,9 @@ double rows_inside(const ConvAttrs& a, int64_t size, int64_t places, int64_t tap
   return static_cast<double>(pairs);
 }
 
+/// What exceeds the caches: reading or writing across planes misses them.
+double beyond_caches(double elements) { return elements > 1 << 20 ? elements : 0; }
+
 }  // namespace
 
 ConvCost::ConvCost(const ConvAttrs& a, const Operand& x, const Operand& weight, const Operand& y)
@@ -112,6 +115,63 @@ double ConvCost::filters_by_gemm() const {
   return 1.34 * images * groups * places[0] * places[1] * vectors(steps) * filters +
          (rows_lie && stride[1] > 1 ? 3.8 : 0.8) * packed + 2.25 * elements_y() / (rows_lie ? 16 : 1) +
          (padded ? 2.6 * elements_x() : 0) + 11.3 * elements_w() + 4.7 * images * groups * places[0] * steps;
+}
+
+// ---- where rows lie one after the other
+
+RowsCost::RowsCost(const ConvAttrs& a, const Operand& from, const Operand& weight, const Operand& to, bool gradient)
+    : ConvCost(a, gradient ? to : from, weight, gradient ? from : to), gradient(gradient) {}
+
+double RowsCost::met() const { return std::min(taps[0], stride[0]) * std::min(taps[1], stride[1]); }
+double RowsCost::rows() const { return gradient ? parts(size[0], stride[0]) * met() : places[0]; }
+double RowsCost::columns() const { return gradient ? parts(size[1], stride[1]) : places[1]; }
+
+double RowsCost::planes() const {
+  const double strides = stride[0] * stride[1], panels = parts(each(), 8), lines = images * groups * rows();
+  const double pitch = columns() + (taps[1] - 1) * dilation[1] / (gradient ? 1 : stride[1]);
+  const double products = lines * std::min(vectors(columns()), pitch / 16) * steps();
+  const bool in_place = !gradient && !padded && strides == 1;
+  const double copied = in_place ? 0 : read() * met() / (gradient ? 1 : strides);
+  const double copied_lines = in_place ? 0 : images * groups * summed() * places[0] * met();
+  const bool gathered = !gradient && stride[1] > 1, apart = gradient && stride[1] > 1;  // one element at a time
+  return products * (0.36 * each() + 1.2 * panels)                                      // a load serves a panel
+         + copied * (gathered ? 2.7 : 0.75) + 12 * copied_lines +
+         (apart ? 1.1 * written() + 0.8 * beyond_caches(written()) : 0.07 * written()) +
+         lines * (9 * each() + 35 * panels * parts(columns(), 48))  // a call for three vectors of places
+         + 4 * elements_w();
+}
+
+double RowsCost::copies() const {
+  const double along = taps[1] * summed() * vectors(each()), across = gradient ? size[1] / stride[1] : places[1];
+  const double lines = gradient ? size[0] * stride[1] : places[0];
+  return images * groups * tap_rows_inside * along *
+             (0.35 * across + 1.5 * parts(across, 14))  // each block of 14 pixels reads the filters
+         + 11 * written() / each() * vectors(each()) + 70 * images * groups * lines + 1.2 * elements_w() +
+         0.5 * beyond_caches(elements_w()) + 1.1 * read() + 0.9 * beyond_caches(read()) + 0.1 * written() +
+         1.8 * beyond_caches(written());
+}
+
+double RowsCost::gemm() const {
+  const double plane = gradient ? parts(size[0], stride[0]) * columns() : places[0] * places[1];
+  const double products = images * groups * (gradient ? met() : 1) * steps(), strides = stride[0] * stride[1];
+  return products * vectors(plane) * (0.37 * each() + 1.2 * parts(each(), 14)) +
+         products * plane * (!gradient && stride[1] > 1 ? 2 : 0.14)  // packed, by vectors where none is left out
+         + (padded ? 1.8 * read() : 0) + (gradient && strides > 1 ? 10 : 0.6) * written() +
+         2 * images * elements_w()  // filters are packed for each image, and rows of taps for each step
+         + 9.5 * images * groups * rows() * steps() + 140 * images * groups * strides;
+}
+
+double RowsCost::scatter() const {
+  const double from = read() / summed(), to = written() / each(), window = taps[0] * taps[1];
+  return read() * (0.48 * vectors(window * each()) + 0.13) + 3.2 * from * window * vectors(each()) +
+         10 * to * vectors(each()) + 1.2 * elements_w() + 2 * beyond_caches(elements_w()) + 0.3 * read() +
+         0.9 * beyond_caches(read()) + 0.9 * written() + 2.3 * beyond_caches(written());
+}
+
+double RowsCost::winograd() const {
+  const double* const plane = gradient ? size : places;
+  const double tiles = images * parts(plane[0], 2) * parts(plane[1], 2);
+  return tiles * (0.27 * summed() * each() + 15 * summed() + 7 * each()) + 19 * elements_w();
 }
 
 }  // namespace tessera::cpu_kernels

@@ -30,10 +30,35 @@ struct ConvCost {
   double filters_by_direct() const;
   double filters_by_gemm() const;
 
- private:
+ protected:
   double elements_x() const { return images * groups * channels * size[0] * size[1]; }
   double elements_y() const { return images * groups * filters * places[0] * places[1]; }
   double elements_w() const { return groups * channels * filters * taps[0] * taps[1]; }
+};
+
+/// Forward or the gradient of images, of windows of several taps where rows lie one after the other.
+struct RowsCost : ConvCost {
+  bool gradient;
+
+  RowsCost(const ConvAttrs& a, const Operand& from, const Operand& weight, const Operand& to, bool gradient);
+
+  double planes() const;  // whose vectors run along rows
+  double copies() const;  // the direct kernel, between copies whose channels lie last
+  double gemm() const;    // implicit matrices
+  double scatter() const;
+  double winograd() const;
+
+ private:
+  // Channels of a group that a result sums; results of a place.
+  double summed() const { return gradient ? filters : channels; }
+  double each() const { return gradient ? channels : filters; }
+  double read() const { return gradient ? elements_y() : elements_x(); }
+  double written() const { return gradient ? elements_x() : elements_y(); }
+  // A gradient is a product for each residue of the strides, of which so many meet taps.
+  double met() const;
+  double rows() const;
+  double columns() const;
+  double steps() const { return summed() * taps[0] * taps[1] / (gradient ? met() : 1); }
 };
 
 }  // namespace tessera::cpu_kernels

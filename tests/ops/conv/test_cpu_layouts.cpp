@@ -18,24 +18,25 @@ struct Problem {
 // Rows and channels beyond whole blocks of a transposition, channels that lie 2 KB apart, padding, strides, windows of
 // one column, groups, and channels of one filter each.
 std::vector<Problem> problems() {
-  const char *copied = "copied_direct", *depthwise = "copied_depthwise", *gemm = "implicit_gemm", *planes = "planes";
+  const char *copied = "copied_direct", *depthwise = "copied_depthwise", *gemm = "implicit_gemm", *planes = "planes",
+             *scatter = "scatter";
   return {
-      {"channels beyond blocks", {2, 37, 18, 21}, {19, 37, 5, 3}, {.padding = {2, 1}}, "scatter", copied, "direct"},
-      {"512 channels", {1, 512, 5, 18}, {24, 512, 2, 2}, {}, copied, copied, "direct"},
+      {"channels beyond blocks", {2, 37, 18, 21}, {19, 37, 5, 3}, {.padding = {2, 1}}, scatter, copied, "direct"},
+      {"512 channels", {1, 512, 5, 18}, {24, 512, 2, 2}, {}, scatter, copied, "direct"},
       {"one column, stride 3", {2, 18, 9, 35}, {13, 18, 4, 1}, {.stride = {1, 3}}, copied, copied, "direct"},
       {"points, stride 2", {2, 20, 9, 35}, {13, 20, 1, 1}, {.stride = {2, 2}}, gemm, copied, gemm},
-      {"dilated", {1, 33, 15, 17}, {12, 33, 3, 3}, {.padding = {1, 2}, .dilation = {1, 2}}, copied, copied, "direct"},
+      {"dilated", {1, 33, 15, 17}, {12, 33, 3, 3}, {.padding = {1, 2}, .dilation = {1, 2}}, scatter, copied, "direct"},
       {"groups", {2, 36, 11, 20}, {45, 4, 3, 3}, {.padding = {1, 1}, .groups = 9}, planes, planes, "direct"},
       {"groups of more filters",
        {2, 36, 11, 20},
        {117, 12, 3, 3},
        {.padding = {1, 1}, .groups = 3},
        copied,
-       copied,
+       scatter,
        "direct"},
       {"groups of few points", {2, 36, 11, 40}, {45, 4, 1, 1}, {.groups = 9}, planes, planes, planes},
       {"depthwise",
-       {2, 21, 12, 30},
+       {2, 21, 12, 20},
        {21, 1, 3, 3},
        {.stride = {2, 1}, .padding = {1, 1}, .groups = 21},
        depthwise,
@@ -52,10 +53,18 @@ std::vector<Problem> problems() {
        {2, 5, 9, 11},
        {5, 1, 3, 3},
        {.padding = {1, 1}, .groups = 5},
-       planes,
-       planes,
-       planes},
-      {"long rows", {1, 18, 9, 80}, {13, 18, 4, 3}, {}, gemm, gemm, "direct"},
+       depthwise,
+       depthwise,
+       depthwise},
+      {"long rows", {1, 18, 9, 80}, {13, 18, 4, 3}, {}, planes, planes, "direct"},
+      {"many channels", {1, 64, 12, 60}, {100, 64, 4, 3}, {}, gemm, copied, "direct"},
+      {"tiles of many channels",
+       {1, 33, 57, 54},
+       {48, 33, 3, 3},
+       {.padding = {1, 1}},
+       "winograd",
+       "winograd",
+       "direct"},
   };
 }
 
@@ -122,7 +131,7 @@ TEST(CpuLayouts, MayDiffer) {
 TEST(CpuLayouts, FewResultsOfManyTapsRunAlongRows) {
   for (const auto& [channels, filters, taps, width, kernel] : {std::tuple{24, 3, 5, 100, "planes"},
                                                                {24, 3, 2, 100, "scatter"},
-                                                               {6, 4, 2, 100, "planes"},
+                                                               {6, 4, 2, 100, "direct"},
                                                                {6, 8, 5, 100, "planes"},
                                                                {6, 9, 5, 100, "direct"},
                                                                {6, 4, 5, 8, "direct"}}) {

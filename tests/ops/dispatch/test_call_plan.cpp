@@ -211,7 +211,7 @@ TEST(Plan, CallsThatLieAlikeShareOne) {
 
 TEST(Plan, AttributesAndWhatIsForcedMakeOthers) {
   NoGrad guard;
-  const Tensor x = ones({2, 16, 12, 12}), w = ones({16, 16, 3, 3});
+  const Tensor x = ones({2, 32, 56, 56}), w = ones({48, 32, 3, 3});
   const Op& op = find_op("conv2d");
   const auto of = [&](const ConvAttrs& attrs) { return call_plan(op, {x, w, {}}, attrs, cpu(), false).plan; };
   const Ref<Plan> plan = of({.padding = {1, 1}});

@@ -27,19 +27,19 @@ class PicksTest : public testing::Test {
   void SetUp() override { use_picks(book); }
   void TearDown() override { use_picks(nullptr); }
 
-  // On which two of the CPU's kernels work: shorter rows would be worth copies.
+  // On which two of the CPU's kernels work: fewer tiles would be worth copies.
   Tensor convolve() const { return conv2d(x, weight, {}, {.padding = {1, 1}}); }
   std::string explained() const {
-    const Tensor outs[] = {empty({2, 16, 12, 40})};
+    const Tensor outs[] = {empty({2, 48, 56, 54})};
     const Operand in[] = {Operand(x), Operand(weight), Operand()}, out[] = {Operand(outs[0])};
     return explain({find_op("conv2d"), in, Attrs(ConvAttrs{.padding = {1, 1}}), out});
   }
 
   NoGrad guard;
   Generator generator{5};
-  Tensor x = randn({2, 16, 12, 40}, generator), weight = randn({16, 16, 3, 3}, generator);
+  Tensor x = randn({2, 32, 56, 54}, generator), weight = randn({48, 32, 3, 3}, generator);
   std::shared_ptr<Notebook> book = std::make_shared<Notebook>();
-  const std::string call = "conv2d f32[2,16,12,40] f32[16,16,3,3] none -> 1; padding=[1, 1]";
+  const std::string call = "conv2d f32[2,32,56,54] f32[48,32,3,3] none -> 1; padding=[1, 1]";
 };
 
 TEST_F(PicksTest, EachKindOfCallIsMeasuredOnce) {
@@ -140,7 +140,7 @@ TEST_F(PicksTest, AKernelThatFailsIsPassedOverWithAReason) {
   testing::internal::CaptureStderr();
   ASSERT_NE(picked_kernel(made_up, kernels), nullptr);
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "warning: broken is not measured for exp f32[2,16,12,40] -> 1: no plan\n");
+            "warning: broken is not measured for exp f32[2,32,56,54] -> 1: no plan\n");
   EXPECT_EQ(book->kept.begin()->second.microseconds.size(), 2u);
   use_picks(book);
   const std::span all_broken(kernels + 1, 1);
@@ -155,7 +155,7 @@ TEST_F(PicksTest, AKernelThatIsMeasuredMayPlanOthersThatAre) {
     plan_call(find_op("conv2d"), ins, Attrs(ConvAttrs{.padding = {1, 1}}), call.out, plan);
   };
   const Kernel kernels[] = {{"composed", nullptr, composed}, {"other", nullptr, composed}};
-  const Tensor result = empty({2, 16, 12, 40});
+  const Tensor result = empty({2, 48, 56, 54});
   const Operand ins[] = {Operand(x), Operand(weight)}, outs[] = {Operand(result)};
   ASSERT_NE(picked_kernel({find_op("add"), ins, Attrs(), outs}, kernels), nullptr);
   EXPECT_EQ(book->kept.size(), 2u);
