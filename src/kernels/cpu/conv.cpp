@@ -92,6 +92,12 @@ bool is_depthwise(const Call& call, const Operand& weight) {
 
 // ---- where rows lie one after the other: by what takes the least time
 
+// Channels that lie last in several groups: all but the direct kernel read their lines once for each group, from beyond
+// the second-level cache.
+bool groups_read_again(const Operand& a, const Operand& b, int64_t groups) {
+  return groups >= 4 && !rows_lie({&a, &b}) && a.numel() + b.numel() > (int64_t{1} << 20);
+}
+
 enum class ByRows { None, Planes, Copies, Gemm, Scatter, Winograd };
 // None: channels lie last, a product of pixels, or a filter for each channel.
 ByRows by_rows(const Call& call, bool gradient) {
@@ -138,6 +144,7 @@ Reason takes_planes(const Call& call, bool gradient, bool strided) {
   const int64_t each = to.size(1) / a.groups, summed = from.size(1) / a.groups;
   if (!rows) {
     const int64_t taps = weight.size(2) * weight.size(3);
+    if (groups_read_again(from, to, a.groups)) return Reason::Layout;
     if (each > 8 || taps < 2 * each || summed * from.size(3) > 16384) return Reason::Layout;
     const ConvCost cost(a, gradient ? to : from, weight, gradient ? from : to);
     return cost.turned_planes(gradient) < cost.direct_of_few(gradient) ? Reason::Ok : Reason::Layout;
@@ -164,7 +171,7 @@ ByFilters by_filters(const Call& call) {
   const Operand &x = call.in[0], &dy = call.in[1];
   const ConvCost cost(call.attrs.as<ConvAttrs>(), x, call.out[0], dy);
   const double direct = cost.filters_by_direct(), gemm = cost.filters_by_gemm();
-  // Channels that lie last are read once for each group.
+  if (groups_read_again(x, dy, call.attrs.as<ConvAttrs>().groups)) return ByFilters::Direct;
   const bool reads_much = !rows_lie({&x, &dy}) && x.numel() + dy.numel() > (int64_t{4} << 20);
   if (!reads_much && cost.filters_by_planes() < std::min(direct, gemm)) return ByFilters::Planes;
   return direct < gemm ? ByFilters::Direct : ByFilters::Gemm;
