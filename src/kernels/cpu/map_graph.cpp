@@ -25,6 +25,7 @@ class MapProgram {
     if (!possible_) return;
     join_polynomials();
     join_choices();
+    join_negations();
     add_outputs();
     order();
     possible_ = give_room();
@@ -223,6 +224,20 @@ class MapProgram {
     drop(gone);
   }
 
+  /// Of each value: the step that makes it, or -1, and how many read it.
+  struct Uses {
+    std::vector<int> maker, reads;
+  };
+  Uses uses() {
+    Uses all{std::vector<int>(values_.size(), -1), std::vector<int>(values_.size(), 0)};
+    for (const int32_t v : graph_.outputs) ++all.reads[static_cast<size_t>(lowered(v))];
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      all.maker[static_cast<size_t>(steps_[i].to)] = static_cast<int>(i);
+      for (short k = 0; k < steps_[i].inputs; ++k) ++all.reads[static_cast<size_t>(steps_[i].from[k])];
+    }
+    return all;
+  }
+
   void drop(const std::vector<bool>& gone) {
     size_t kept = 0;
     for (size_t i = 0; i < steps_.size(); ++i)
@@ -233,12 +248,7 @@ class MapProgram {
   // What a comparison decides is one step with it: bytes need not be written and read. A comparison that nobody reads
   // any more is none.
   void join_choices() {
-    std::vector<int> maker(values_.size(), -1), reads(values_.size(), 0);
-    for (const int32_t v : graph_.outputs) ++reads[static_cast<size_t>(lowered(v))];
-    for (size_t i = 0; i < steps_.size(); ++i) {
-      maker[static_cast<size_t>(steps_[i].to)] = static_cast<int>(i);
-      for (short k = 0; k < steps_[i].inputs; ++k) ++reads[static_cast<size_t>(steps_[i].from[k])];
-    }
+    auto [maker, reads] = uses();
     for (MapStep& step : steps_) {
       const Scalar type = types_[static_cast<size_t>(step.to)];
       const int made = step.inputs == 3 ? maker[static_cast<size_t>(step.from[0])] : -1;
@@ -257,6 +267,20 @@ class MapProgram {
     }
     std::vector<bool> gone(steps_.size(), false);
     for (size_t i = 0; i < steps_.size(); ++i) gone[i] = reads[static_cast<size_t>(steps_[i].to)] == 0;
+    drop(gone);
+  }
+  // A number less a value is one step.
+  void join_negations() {
+    auto [maker, reads] = uses();
+    std::vector<bool> gone(steps_.size(), false);
+    for (MapStep& step : steps_) {
+      if (!adds_number(step) || repeats(step.to)) continue;
+      const int made = maker[static_cast<size_t>(step.from[0])];
+      if (made < 0 || !is_map(steps_[static_cast<size_t>(made)], MapOp::neg)) continue;
+      gone[static_cast<size_t>(made)] = --reads[static_cast<size_t>(step.from[0])] == 0;
+      step.from[0] = steps_[static_cast<size_t>(made)].from[0];
+      step.numbers[0] = -1;
+    }
     drop(gone);
   }
   // In the type that the step computes in.
