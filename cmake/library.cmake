@@ -120,7 +120,7 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
   file(GLOB handler_sources CONFIGURE_DEPENDS  # each with names of its own
        src/onnx/handlers/*.cpp src/onnx/optimize/*.cpp src/onnx/writers/*.cpp)
   set_source_files_properties(${handler_sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-  set_source_files_properties(src/dist/combine.cpp src/ops/losses_on_host.cpp PROPERTIES  # loops
+  set_source_files_properties(src/dist/combine.cpp src/ops/fold_on_host.cpp src/ops/losses_on_host.cpp PROPERTIES  # loops
     SKIP_UNITY_BUILD_INCLUSION ON SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS "$<$<CONFIG:Release>:-O3>")
   if(library_sources)
     find_package(nlohmann_json REQUIRED)

@@ -5,6 +5,8 @@
 
 #include "core/capture_state.h"
 #include "ops/elements.h"
+#include "ops/fold_on_host.h"
+#include "ops/on_host.h"
 #include "ops/op_table.h"
 #include "ops/planes.h"
 #include "ops/reference.h"
@@ -107,6 +109,7 @@ Tensor folded(const Tensor& windows, Dim length, WindowAttrs a) {
   lines.pop_back();
   a.dim = normalize_dim("fold_windows", a.dim, lines);
   if (lines[a.dim] == Dim(1)) a.stride = a.size * a.dilation;
+  if (on_host(windows) && windows.dtype() != Bool) return host_folded(windows, length.value(), a);
   return a.dilation > 1 || lines.rank() - a.dim > 6 ? folded_taps(windows, length, a)
                                                     : folded_blocks(windows, length, a);
 }
