@@ -21,7 +21,7 @@ Tensor power_of(const Tensor& base, double exponent) {
 // (sum of |v|^p)^(1/p) along `dim`.
 Tensor length_of(const Tensor& v, double p, int64_t dim, bool keepdim) {
   if (p == 0) return sum(cast(ne(v, number_like(v, 0)), v.dtype()), {dim}, keepdim);
-  if (p == 2) return power_of(sum(square(v), {dim}, keepdim), 0.5);
+  if (p == 2) return norm(v, {dim}, keepdim);
   const Tensor a = abs(v);
   if (p == 1) return sum(a, {dim}, keepdim);
   if (std::isinf(p)) return p > 0 ? amax(a, {dim}, keepdim) : amin(a, {dim}, keepdim);
@@ -43,16 +43,16 @@ Tensor distance_of(const Tensor& x1, const Tensor& x2, const F& f) {
   return in_single(amp::autocast_to_float32(x1), amp::autocast_to_float32(x2), f);
 }
 
-// The squares of all distances by one product, which autocast must not lower. Its roundings may fall below 0.
-Tensor squares_by_product(const Tensor& a, const Tensor& b) {
-  const amp::Autocast off(BFloat16, {.enabled = false});
-  const Tensor lengths = sum(square(a), {-1}, true), others = sum(square(b), {-1}, true);
-  return clamp(lengths + transpose(others, -2, -1) - matmul(a * 2.0, transpose(b, -2, -1)), 0, INFINITY);
-}
+// All distances by one product of rows that hold their squared lengths, too, which autocast must not lower. Roundings
+// may take squares below 0, and the slope at 0 is 0.
 Tensor distances_by_product(const Tensor& a, const Tensor& b) {
-  const bool plain = !grad_enabled() || !(a.requires_grad() || b.requires_grad());  // no gradient to be 0 at 0
-  const Tensor squares = squares_by_product(a, b);
-  return plain ? sqrt(squares) : power_of(squares, 0.5);
+  const amp::Autocast off(BFloat16, {.enabled = false});
+  const auto lengths = [](const Tensor& t) { return sum(square(t), {-1}, true); };
+  const auto one = [](const Tensor& length) { return ones(length.shape(), length.dtype(), length.device()); };
+  const Tensor u = lengths(a), v = lengths(b);
+  const Tensor squares = matmul(concat({a * -2.0, u, one(u)}, -1), transpose(concat({b, one(v), v}, -1), -2, -1));
+  const auto distance = [](const Tensor& square) { return power_of(clamp(square, 0, INFINITY), 0.5); };
+  return map_elements({squares}, a.dtype(), a.dtype(), distance);
 }
 
 // ---- pairs of one tensor's rows, on the host: in strips of `strip` lanes

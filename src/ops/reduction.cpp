@@ -240,8 +240,8 @@ Tensors std_vjp(const Saved& s, const Tensors& grads) {
 }
 Tensors norm_vjp(const Saved& s, const Tensors& grads) {
   Reversal r(s, s.inputs[0].shape());
-  const Tensor& y = s.outputs[0];
-  return {r.kept(keep_where(ne(y, number_like(y, 0)), grads[0] / y)) * s.inputs[0]};
+  const Tensor &y = s.outputs[0], zero = number_like(y, 0), none = eq(y, zero);  // at 0 its slope is 0, and that one's
+  return {r.kept(where(none, zero, grads[0] / where(none, number_like(y, 1), y))) * s.inputs[0]};
 }
 Tensors logsumexp_vjp(const Saved& s, const Tensors& grads) {
   Reversal r(s, s.inputs[0].shape());
