@@ -149,6 +149,7 @@ class MapRunner {
         dense_[k] &= loops_.strides[k][d] == loops_.strides[k][d + 1] * loops_.lengths[d + 1];
       }
       unbuffered_ &= direct_[k] || repeated_[k];
+      overwrites_ |= k > 0 && op.data == plan_.operand[0].data;
     }
   }
 
@@ -214,13 +215,20 @@ class MapRunner {
     each_run(0);
   }
 
-  /// Whole units in place; the odd end of what is not already in a buffer passes through one.
+  /// Whole units in place. The odd end is that of a unit which begins earlier, unless that one's results would be read;
+  /// then what is not already in a buffer passes through one.
   void run_strip(Strip s, i64 n) {
     s.context = plan_.context;
     s.count = n / strip_unit * strip_unit;
     if (s.count > 0) plan_.strip(s);
     const i64 rest = n - s.count;
     if (rest == 0) return;
+    if (s.count > 0 && !overwrites_) {
+      for (int k = 0; k < loops_.operands; ++k)
+        s.data[k] = static_cast<char*>(s.data[k]) + (n - strip_unit) * s.step[k] * plan_.operand[k].strip_size;
+      s.count = strip_unit;
+      return plan_.strip(s);
+    }
     void* end = nullptr;
     for (int k = 0; k < loops_.operands; ++k) {
       const int size = plan_.operand[k].strip_size;
@@ -240,7 +248,7 @@ class MapRunner {
   const LoopNest& loops_;
   const int last_;
   bool direct_[max_operands], repeated_[max_operands], dense_[max_operands];
-  bool unbuffered_ = true;
+  bool unbuffered_ = true, overwrites_ = false;
   alignas(64) char buffer_[max_operands][map_block * 8];
   alignas(64) char end_[max_operands][strip_unit * 8];
 };
