@@ -48,10 +48,11 @@ OTHERS = {
     "bool": T.bool, "byte": T.byte, "char": T.char, "double": T.double, "float": T.float, "half": T.half, "int": T.int,
     "long": T.long, "bfloat16": T.bfloat16,
 }
-# Random results, memory that nobody wrote, complex numbers, sparse tensors, and names whose meaning is another one.
+# Random results, memory that nobody wrote, complex numbers, sparse tensors, and names whose meaning is another one. The
+# gradient that PyTorch's ctc_loss gives of log-probabilities is that of the logits before them.
 UNCLAIMED = {
     "uniform", "normal", "rand_like", "randn", "randn_like", "randint", "randint_like", "bernoulli", "multinomial",
-    "empty", "empty_like", "new_empty", "nn.functional.dropout", "stft", "nn.functional.embedding_bag", "view_as_complex",
+    "empty", "empty_like", "new_empty", "nn.functional.dropout", "nn.functional.ctc_loss", "stft", "nn.functional.embedding_bag", "view_as_complex",
     "norm|nuc", "linalg.norm", "linalg.matrix_norm", "nn.functional.triplet_margin_with_distance_loss",
 }
 
