@@ -116,7 +116,7 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
        src/dist/*.cpp)
   file(GLOB waiting_sources CONFIGURE_DEPENDS  # for kernels, or for the disk
        src/nn/*.cpp src/io/*.cpp src/onnx/*.cpp src/onnx/handlers/*.cpp src/onnx/optimize/*.cpp src/onnx/writers/*.cpp
-       src/profiler/*.cpp src/models/*.cpp src/cases/*.cpp)
+       src/profiler/*.cpp src/train/*.cpp src/models/*.cpp src/cases/*.cpp)
   file(GLOB handler_sources CONFIGURE_DEPENDS  # each with names of its own
        src/onnx/handlers/*.cpp src/onnx/optimize/*.cpp src/onnx/writers/*.cpp)
   set_source_files_properties(${handler_sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

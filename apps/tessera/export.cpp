@@ -9,7 +9,6 @@
 #include "command.h"
 #include "model_inputs.h"
 #include "models/train_gpt.h"
-#include "models/training.h"
 #include "tessera/io.h"
 #include "tessera/onnx.h"
 

@@ -56,7 +56,7 @@ struct Interrupt : Observer {
     using Error::Error;
   };
   void called(const CallSeen&) override {
-    if (training_stop) throw Came("interrupted");
+    if (train::stop_requested()) throw Came("interrupted");
   }
 };
 

@@ -164,7 +164,7 @@ void settle(TrainCommand& c) {
   if (c.fma_peak && c.options.device.is_gpu()) throw UsageError("--fma-peak is of the CPU");
   c.options.report_interval = c.options.device.is_gpu() && !c.stop_after ? 10 : 1;
   c.options.seed = c.seed;
-  c.options.on_nan = c.on_nan == "skip" ? models::OnNan::Skip : models::OnNan::Stop;
+  c.options.on_nan = c.on_nan == "skip" ? train::OnNan::Skip : train::OnNan::Stop;
   c.options.init = c.init;
   c.options.text = read_text(c.text);
   c.options.checkpoint = c.out + "/checkpoint.safetensors";
@@ -175,13 +175,13 @@ void settle(TrainCommand& c) {
 
 std::string precision(const TrainCommand& c) {
   const bool tf32 = c.tf32 && c.options.device.type == DeviceType::CUDA;
-  if (c.options.amp == models::Amp::Off) return tf32 ? ", products in tf32" : "";
+  if (c.options.amp == train::Amp::Off) return tf32 ? ", products in tf32" : "";
   return fmt::format(", products in {}{}, residual stream and norms in {}", c.amp,
-                     c.options.amp == models::Amp::Float16 ? " with scaled losses" : "", c.residual);
+                     c.options.amp == train::Amp::Float16 ? " with scaled losses" : "", c.residual);
 }
 
 std::string scaling(const TrainCommand& c, const models::StepInfo& s, int64_t skipped) {
-  std::string text = c.options.amp == models::Amp::Float16 ? fmt::format("  loss scale {:g}", s.loss_scale) : "";
+  std::string text = c.options.amp == train::Amp::Float16 ? fmt::format("  loss scale {:g}", s.loss_scale) : "";
   return skipped ? fmt::format("{}  {} steps skipped", text, skipped) : text;
 }
 
@@ -192,7 +192,7 @@ models::TrainResult train(TrainCommand& c, const dist::World& world, Progress& p
     if (c.fma_peak) c.peaks.push_back(cpu_kernels::measure_fma_peak(num_threads(), cpu_kernels::brief_probe));
   };
   models::TrainCallbacks callbacks;
-  callbacks.stop = &training_stop;
+  callbacks.stop = &train::stop_requested();
   callbacks.on_start = [&](int64_t parameters, int64_t tokens, int64_t first_step) {
     catch_signals();  // from the first step on: before that there is nothing to save
     tokens_per_step = tokens;
@@ -208,7 +208,7 @@ models::TrainResult train(TrainCommand& c, const dist::World& world, Progress& p
     rate = rate == 0 ? now : 0.95 * rate + 0.05 * now;
     skipped += s.skipped;
     progress.update(s.step, fmt::format("loss {:.4f}  {:.1f}k tokens/s{}", s.loss, rate / 1e3, scaling(c, s, skipped)));
-    if (c.stop_after && s.step >= c.stop_after) training_stop = true;
+    if (c.stop_after && s.step >= c.stop_after) train::stop_requested() = true;
     probe();
   };
   callbacks.on_eval = [&](const models::EvalInfo& e) {
@@ -220,6 +220,7 @@ models::TrainResult train(TrainCommand& c, const dist::World& world, Progress& p
 void run(TrainCommand& c) {
   settle(c);
   const dist::World world;
+  c.check_ranks(world.size(), c.options.accumulate);
   c.options.device = world.device(c.options.device);
   Progress progress(c.options.steps);
   int64_t tokens_per_step = 0;

@@ -22,16 +22,16 @@ struct ConvModelCommand : TrainingOptions {
   models::ConvModelOptions options;
   RecordingOptions profile;
   // The folder's file of a run in that precision.
-  std::string checkpoint(models::Amp amp) const {
-    return fmt::format("{}/{}.safetensors", out, amp == models::Amp::Off ? "standard" : models::name(amp));
+  std::string checkpoint(train::Amp amp) const {
+    return fmt::format("{}/{}.safetensors", out, amp == train::Amp::Off ? "standard" : train::name(amp));
   }
 };
 
 struct Finished {
-  models::Amp amp;
+  train::Amp amp;
   ConvModelResult result;
-  std::string key() const { return amp == models::Amp::Off ? "standard" : models::name(amp); }
-  std::string title() const { return amp == models::Amp::Off ? "standard" : "AMP " + models::name(amp); }
+  std::string key() const { return amp == train::Amp::Off ? "standard" : train::name(amp); }
+  std::string title() const { return amp == train::Amp::Off ? "standard" : "AMP " + train::name(amp); }
   double final_loss() const { return result.steps.empty() ? 0 : result.steps.back().loss; }
 };
 
@@ -46,11 +46,11 @@ void settle(ConvModelCommand& c) {
   } catch (const Error& e) {
     throw UsageError(e.what());
   }
-  if (c.precision() == models::Amp::Off) c.prepare({c.checkpoint(models::Amp::Off)});
-  else c.prepare({c.checkpoint(models::Amp::Off), c.checkpoint(c.precision())});
+  if (c.precision() == train::Amp::Off) c.prepare({c.checkpoint(train::Amp::Off)});
+  else c.prepare({c.checkpoint(train::Amp::Off), c.checkpoint(c.precision())});
 }
 
-Finished train(const ConvModelCommand& c, models::Amp amp) {
+Finished train(const ConvModelCommand& c, train::Amp amp, const dist::World& world) {
   Finished f{amp, {}};
   models::ConvModelOptions o = c.options;
   o.amp = amp;
@@ -58,18 +58,21 @@ Finished train(const ConvModelCommand& c, models::Amp amp) {
   o.resume = c.resume && std::filesystem::exists(o.checkpoint);
   Progress progress(o.steps);
   models::ConvModelCallbacks callbacks;
-  callbacks.stop = &training_stop;
+  callbacks.stop = &train::stop_requested();
   callbacks.on_start = [&](int64_t parameters, int64_t first_step) {
     catch_signals();  // from the first step on: before that there is nothing to save
-    progress.note(fmt::format("{}: {} parameters, {} x {} pixels, {}{}", f.title(), parameters, o.size, o.size,
-                              c.place(), first_step > 0 ? fmt::format(", from step {}", first_step) : ""));
+    if (world.rank() > 0) return;
+    progress.note(fmt::format("{}: {} parameters, {} x {} pixels, {}{}{}", f.title(), parameters, o.size, o.size,
+                              world.size() > 1 ? fmt::format("{} ranks with ", world.size()) : "", c.place(),
+                              first_step > 0 ? fmt::format(", from step {}", first_step) : ""));
   };
-  callbacks.on_step = [&](const models::ConvModelStep& s) {
-    progress.update(s.step, fmt::format("loss {:.4f}  {:.2f} ms", s.loss, s.ms));
-    if (c.stop_after && s.step >= c.stop_after && s.step < o.steps) training_stop = true;
-  };
+  if (world.rank() == 0)
+    callbacks.on_step = [&](const models::ConvModelStep& s) {
+      progress.update(s.step, fmt::format("loss {:.4f}  {:.2f} ms", s.loss, s.ms));
+      if (c.stop_after && s.step >= c.stop_after && s.step < o.steps) train::stop_requested() = true;
+    };
   try {
-    f.result = models::train_convmodel(o, callbacks);
+    f.result = models::train_convmodel(o, callbacks, &world);
   } catch (...) {
     progress.finish();
     throw;
@@ -154,14 +157,17 @@ void write_results(const std::vector<Finished>& runs, const ConvModelCommand& c)
 
 void run(ConvModelCommand& c) {
   settle(c);
-  if (dist::World().size() > 1) throw UsageError("train convmodel has one picture, which ranks do not share");
+  const dist::World world;
+  c.check_ranks(world.size(), c.options.accumulate);
+  c.options.device = world.device(c.options.device);
   std::vector<Finished> runs;
-  for (models::Amp amp : {models::Amp::Off, c.precision()}) {
-    if (!runs.empty() && (amp == models::Amp::Off || runs[0].result.stopped)) break;
+  for (train::Amp amp : {train::Amp::Off, c.precision()}) {
+    if (!runs.empty() && (amp == train::Amp::Off || runs[0].result.stopped)) break;
     const bool profiled = amp == c.precision();  // the run that --amp names
     with_profile(profiled ? c.profile : RecordingOptions(), c.options.device, false,
-                 [&] { runs.push_back(train(c, amp)); });
+                 [&] { runs.push_back(train(c, amp, world)); });
   }
+  if (world.rank() > 0) return exit_if_signalled();
   write_file(c.out + "/loss.svg", loss_curves(runs));
   write_results(runs, c);
   if (const Finished& last = runs.back(); last.result.stopped) {
@@ -186,6 +192,9 @@ void add_train_convmodel(Command train) {
   auto c = std::make_shared<ConvModelCommand>();
   app.option("--steps", c->options.steps, "optimizer steps").with_default();
   app.option("--size", c->options.size, "height and width of the picture, in pixels").with_default();
+  app.option("--accumulation", c->options.accumulate,
+             "strips of the picture that make a step, which ranks share; a norm is over a strip")
+      .with_default();
   app.option("--lr", c->options.lr, "learning rate").with_default();
   c->profile.add_to(app, "wait=1,warmup=1,active=3");
   c->add_to(app, "checkpoints, the pictures and the loss curves");

@@ -3,38 +3,17 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <sys/stat.h>
-
 #include <climits>
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 
 #include "tessera/parallel.h"
 
 namespace tessera::app {
-namespace {
-
-std::atomic<int> stop_signal{0};
-static_assert(std::atomic<int>::is_always_lock_free, "signal handlers may only touch lock-free atomics");
-
-}  // namespace
-
-std::atomic<bool> training_stop{false};
-
-void catch_signals() {
-  struct sigaction action {};
-  action.sa_handler = [](int number) {
-    stop_signal = number;
-    training_stop = true;
-  };
-  action.sa_flags = static_cast<int>(SA_RESETHAND);
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-}
+void catch_signals() { static const train::CaughtSignals signals; }
 
 void exit_if_signalled() {
-  if (int number = stop_signal) std::exit(128 + number);
+  if (const int number = train::caught_signal()) std::exit(128 + number);
 }
 
 void TrainingOptions::add_to(Command app, const std::string& what_is_written) {
@@ -49,17 +28,19 @@ void TrainingOptions::add_to(Command app, const std::string& what_is_written) {
 }
 
 void TrainingOptions::resume_after_restart(const std::string& checkpoint) {
-  const char* const restarts = std::getenv("TESSERA_RESTART");
-  const char* const launched = std::getenv("TESSERA_LAUNCHED");
-  struct stat file {};
-  if (!restarts || std::string_view(restarts) == "0" || !launched || stat(checkpoint.c_str(), &file) != 0) return;
-  resume |= file.st_mtime >= std::strtoll(launched, nullptr, 10);  // an older one is of another run
+  resume |= train::resumes(train::Resume::AfterRestart, checkpoint);
 }
 
-models::Amp TrainingOptions::precision() const {
-  for (models::Amp one : {models::Amp::BFloat16, models::Amp::Float16})
-    if (amp == models::name(one)) return one;
-  return models::Amp::Off;
+void TrainingOptions::check_ranks(int ranks, int64_t accumulation) {
+  if (accumulation % ranks != 0)
+    throw UsageError(fmt::format("{} ranks do not divide the {} batches of a step: give an --accumulation that they do",
+                                 ranks, accumulation));
+}
+
+train::Amp TrainingOptions::precision() const {
+  for (train::Amp one : {train::Amp::BFloat16, train::Amp::Float16})
+    if (amp == train::name(one)) return one;
+  return train::Amp::Off;
 }
 
 void TrainingOptions::prepare(std::initializer_list<std::string> checkpoints) const {

@@ -1,18 +1,16 @@
 // What the training commands share: signals, precision, the folder that a run writes to.
 #pragma once
-#include <atomic>
 #include <initializer_list>
 #include <string>
 #include <vector>
 
 #include "command.h"
-#include "models/training.h"
+#include "tessera/trainer.h"
 
 namespace tessera::app {
 
-/// From here on, the first SIGINT or SIGTERM sets `training_stop`, and a second one kills.
+/// From here on, the first SIGINT or SIGTERM sets train::stop_requested(), and a second one kills.
 void catch_signals();
-extern std::atomic<bool> training_stop;
 /// Ends the process as the signal that was caught would have; returns if none was.
 void exit_if_signalled();
 
@@ -24,7 +22,9 @@ struct TrainingOptions : CommonOptions {
   /// A run that `tessera launch` began anew goes on from the checkpoint, if there is one by then.
   void resume_after_restart(const std::string& checkpoint);
   void add_to(Command app, const std::string& what_is_written);
-  models::Amp precision() const;
+  /// Throws UsageError unless so many ranks share the batches of a step evenly.
+  static void check_ranks(int ranks, int64_t accumulation);
+  train::Amp precision() const;
   /// Makes the folder and checks it for these checkpoints, of which a run that goes on needs one. Throws UsageError.
   void prepare(std::initializer_list<std::string> checkpoints) const;
 };

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/training.h"
+#include "models/train_gpt.h"
 #include "tessera/nn.h"
 #include "tessera/optim.h"
 

@@ -9,8 +9,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMaxDepth = 16;
-
 template <class T>
 constexpr auto kNumber = [](const Json& j) {
   if constexpr (std::is_same_v<T, bool>) return j.is_boolean();
@@ -72,16 +70,6 @@ bool from_value(const Json& json, T& value) {
 }
 
 }  // namespace
-
-Json parse_object(const std::string& text, const std::string& file) {
-  auto watch = [&](int depth, Json::parse_event_t, Json&) {
-    if (depth > kMaxDepth) throw FileError(file + ": damaged checkpoint: JSON nested too deeply");
-    return true;
-  };
-  Json json = Json::parse(text, watch, /*allow_exceptions=*/false);
-  if (!json.is_object()) throw FileError(file + ": damaged checkpoint: no JSON object where one must be");
-  return json;
-}
 
 Json config_to_json(const TrainOptions& options) {
   Json out;

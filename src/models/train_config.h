@@ -11,8 +11,6 @@ namespace tessera::models {
 nlohmann::json config_to_json(const TrainOptions& options);
 /// Throws FileError that begins with `file` where something is missing or of another kind.
 TrainOptions config_from_json(const std::string& text, const std::string& file);
-/// Parses an object. Throws FileError that begins with `file`.
-nlohmann::json parse_object(const std::string& text, const std::string& file);
 /// A line such as "layers is 4 there and 6 here" for the first difference; empty if there is none.
 std::string first_difference(const nlohmann::json& there, const nlohmann::json& here);
 

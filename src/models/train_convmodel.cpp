@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cmath>
 #include <numbers>
-#include <span>
 #include <utility>
 
 #include "core/util/median.h"
@@ -14,7 +13,7 @@
 #include "tessera/autograd.h"
 #include "tessera/models.h"
 #include "tessera/ops.h"
-#include "tessera/profiler.h"
+#include "train/ranks.h"
 
 namespace tessera::models {
 namespace {
@@ -39,7 +38,8 @@ std::vector<float> each_pixel(int64_t size, const Fn& fn) {
 }
 
 Json config_of(const ConvModelOptions& o) {
-  return {{"steps", o.steps}, {"size", o.size}, {"lr", o.lr}, {"seed", o.seed}, {"amp", name(o.amp)}};
+  return {{"steps", o.steps}, {"size", o.size},     {"lr", o.lr},
+          {"seed", o.seed},   {"amp", name(o.amp)}, {"accumulation", o.accumulate}};
 }
 
 ConvModel make_model(const ConvModelOptions& o) {
@@ -49,173 +49,103 @@ ConvModel make_model(const ConvModelOptions& o) {
   return model;
 }
 
-class ConvModelRun {
- public:
-  ConvModelRun(const ConvModelOptions& options, const ConvModelCallbacks& callbacks)
-      : options_(options),
-        callbacks_(callbacks),
-        model_(make_model(options)),
-        optimizer_(model_.parameters(), {.lr = options.lr}),
-        scaler_({.enabled = options.amp == Amp::Float16}),
-        x_(pixel_coordinates(options.size).to(options.device)),
-        target_(target_picture(options.size).to(options.device)),
-        file_(options.checkpoint, options.resume) {
-    if (options.resume) restore();
-  }
-
-  ConvModelResult run() {
-    reset_peak_memory(options_.device);
-    if (callbacks_.on_start) callbacks_.on_start(model_.parameter_count(), step_);
-    while (step_ < options_.steps && !stopped()) {
-      step();
-      profiler::step();
-      if (static_cast<int64_t>(pending_.size()) >= options_.report_interval) report();
-    }
-    report();
-    optimizer_.zero_grad();
-    result_.training_bytes = std::max(result_.training_bytes, memory_stats(options_.device).peak_allocated);
-    save();
-    result_.step_ms = typical_step();
-    result_.stopped = step_ < options_.steps;
-    if (!result_.stopped) infer();
-    return std::move(result_);
-  }
-
- private:
-  // A step whose numbers may still be on their way.
-  struct Pending {
-    Tensor loss, skipped;
+// What is learned, on the device: the whole picture, or strips of it.
+train::Work make_work(const ConvModel& model, const ConvModelOptions& o) {
+  const Tensor x = pixel_coordinates(o.size).to(o.device), target = target_picture(o.size).to(o.device);
+  const auto strip = [=, n = o.accumulate](int64_t i) {
+    const int64_t at = i % n, from = at * o.size / n, to = (at + 1) * o.size / n;
+    return n == 1 ? Tensors{x, target} : Tensors{x.slice(2, from, to), target.slice(2, from, to)};
   };
+  return {.batches = strip,
+          .loss = [&model](const Tensors& batch) { return mse_loss(model(batch[0]), batch[1]); },
+          .count = [](const Tensors& batch) { return batch[1].numel(); },
+          .items = o.size % o.accumulate == 0 ? o.size / o.accumulate * o.size : 0,
+          .resident = true};
+}
 
-  bool stopped() const { return callbacks_.stop && *callbacks_.stop; }
-
-  void step() {
-    if (pending_.empty()) first_pending_ = Clock::now();
-    optimizer_.zero_grad();
-    Tensor loss;
-    {
-      const amp::Autocast region = autocast(options_.amp);
-      loss = mse_loss(model_(x_), target_);
-    }
-    scaler_.scale(loss).backward();
-    const Tensor skipped = scaler_.step(optimizer_);
-    scaler_.update();
-    pending_.push_back({loss.detach(), skipped});
-    ++step_;
+// Throws FileError where the run that the checkpoint is of was another one. Old ones have fewer columns of history.
+void check_loaded(Checkpoint& from, const ConvModelOptions& o) {
+  if (metadata(from, o.checkpoint, "kind") != "convmodel")
+    throw FileError(o.checkpoint + ": not a checkpoint of a ConvModel");
+  Json there = parse_object(metadata(from, o.checkpoint, "config"), o.checkpoint), here = config_of(o);
+  there.emplace("accumulation", 1);
+  here["steps"] = there.value("steps", here["steps"]);  // a run may be made longer or shorter
+  if (const std::string difference = first_difference(there, here); !difference.empty())
+    throw FileError(fmt::format("{}: of another configuration: {}", o.checkpoint, difference));
+  const auto old = from.tensors.find("history.steps");
+  if (old == from.tensors.end() || old->second.dim() != 2) return;
+  if (old->second.size(1) == 3) {
+    const Tensor rows = train::read_table(from, o.checkpoint, "history.steps", 3);
+    const Tensor lr = full({rows.size(0), 1}, o.lr, Float64);
+    old->second = concat({rows.slice(1, 0, 2), lr, zeros(lr.shape(), Float64), rows.slice(1, 2, 3)}, 1);
+    Json state = parse_object(metadata(from, o.checkpoint, "state"), o.checkpoint);
+    state["step"] = rows.size(0);
+    from.metadata["state"] = state.dump();
+    from.tensors.emplace("history.evals", zeros({0, 2}, Float64));
   }
+  const Tensor rows = train::read_table(from, o.checkpoint, "history.steps", 5);
+  int64_t made = 0;
+  for (int64_t i = 0; i < rows.size(0); ++i) made += rows.data<double>()[5 * i + 4] == 0;
+  const auto adams = from.tensors.find("optimizer.group.0.step");
+  if (adams != from.tensors.end() && adams->second.item() != static_cast<double>(made))
+    throw FileError(fmt::format("{}: damaged checkpoint: a history of {} steps that were not skipped, and {} of Adam's",
+                                o.checkpoint, made, adams->second.item()));
+}
 
-  // Reads what the steps since the last time came to.
-  void report() {
-    const std::vector<Pending> all = std::exchange(pending_, {});
-    for (const Pending& p : all) {
-      const auto step = static_cast<int64_t>(result_.steps.size()) + 1;
-      const double loss = without_nan_sign(p.loss.item());
-      if (!std::isfinite(loss)) throw Error(fmt::format("train: loss {} at step {}", loss, step));
-      result_.steps.push_back({step, loss, 0, p.skipped.item<bool>()});
-    }
-    const double ms = milliseconds_since(first_pending_) / static_cast<double>(all.size());
-    for (ConvModelStep& s : std::span(result_.steps).last(all.size())) {
-      s.ms = ms;
-      if (callbacks_.on_step) callbacks_.on_step(s);
-    }
+train::Options make_options(const ConvModelOptions& o) {
+  return {.until = train::steps(o.steps),
+          .accumulate = o.accumulate,
+          .amp = o.amp,
+          .seed = o.seed,
+          .device = o.device,
+          .report_interval = o.report_interval,
+          .checkpoint = o.checkpoint,
+          .resume = o.resume ? train::Resume::Always : train::Resume::Never,
+          .metadata = {{"kind", "convmodel"}, {"config", config_of(o).dump()}},
+          .on_load = [o](Checkpoint& from) { check_loaded(from, o); },
+          .catch_signals = false};
+}
+
+// The first steps load kernels and find memory.
+double typical_step(const std::vector<train::StepInfo>& steps, int64_t report_interval) {
+  const auto count = static_cast<int64_t>(steps.size());
+  const int64_t first = std::max(report_interval, count / 16);
+  std::vector<double> ms;
+  for (int64_t i = first < count ? first : 0; i < count; ++i) ms.push_back(steps[static_cast<size_t>(i)].ms);
+  return median(std::move(ms));
+}
+
+void infer(const ConvModel& model, const ConvModelOptions& o, const ConvModelCallbacks& callbacks,
+           ConvModelResult& result) {
+  NoGrad no_grad;
+  nn::EvalMode eval(model);
+  const Tensor x = pixel_coordinates(o.size).to(o.device), target = target_picture(o.size).to(o.device);
+  const auto stopped = [&] { return callbacks.stop && *callbacks.stop; };
+  const auto forward = [&] {
+    const amp::Autocast region = train::autocast(o.amp);
+    return model(x);
+  };
+  const bool gpu = o.device.is_gpu();
+  const auto wait = [&] {
+    if (gpu) synchronize(o.device);
+  };
+  reset_peak_memory(o.device);
+  Tensor y = forward();
+  result.inference_bytes = memory_stats(o.device).peak_allocated;
+  const int calls = gpu ? 20 : 1;  // of a sample, which waits once
+  std::vector<double> samples;
+  for (int i = 0; i <= 10 && !stopped(); ++i) {
+    wait();
+    const auto start = Clock::now();
+    for (int call = 0; call < calls; ++call) y = forward();
+    wait();
+    if (i > 0) samples.push_back(milliseconds_since(start) / calls);
   }
-
-  // The first steps load kernels and find memory.
-  double typical_step() const {
-    const auto count = static_cast<int64_t>(result_.steps.size());
-    const int64_t first = std::max(options_.report_interval, count / 16);
-    std::vector<double> ms;
-    for (int64_t i = first < count ? first : 0; i < count; ++i) ms.push_back(result_.steps[i].ms);
-    return median(std::move(ms));
-  }
-
-  Tensor forward() const {
-    const amp::Autocast region = autocast(options_.amp);
-    return model_(x_);
-  }
-
-  void infer() {
-    NoGrad no_grad;
-    nn::EvalMode eval(model_);
-    const bool gpu = options_.device.is_gpu();
-    const auto wait = [&] {
-      if (gpu) synchronize(options_.device);
-    };
-    reset_peak_memory(options_.device);
-    Tensor y = forward();
-    result_.inference_bytes = memory_stats(options_.device).peak_allocated;
-    const int calls = gpu ? 20 : 1;  // of a sample, which waits once
-    std::vector<double> samples;
-    for (int i = 0; i <= 10 && !stopped(); ++i) {
-      wait();
-      const auto start = Clock::now();
-      for (int call = 0; call < calls; ++call) y = forward();
-      wait();
-      if (i > 0) samples.push_back(milliseconds_since(start) / calls);
-    }
-    if ((result_.stopped = stopped())) return;
-    result_.inference_ms = median(std::move(samples));
-    result_.inference_loss = mse_loss(y, target_).item();
-    result_.picture = reshape(cast(y, Float32), {options_.size, options_.size}).to(cpu());
-  }
-
-  void save() {
-    if (!file_.exists()) return;
-    Checkpoint out;
-    add_part(out, "model.", model_.state_dict());
-    add_part(out, "optimizer.", optimizer_.state_dict());
-    add_part(out, "scaler.", scaler_.state_dict());
-    std::vector<std::vector<double>> steps;
-    for (const ConvModelStep& s : result_.steps) steps.push_back({s.loss, s.ms, s.skipped ? 1.0 : 0.0});
-    out.tensors.emplace("history.steps", table(steps, 3));
-    out.metadata = {{"kind", "convmodel"},
-                    {"config", config_of(options_).dump()},
-                    {"state", Json{{"bytes", result_.training_bytes}}.dump()}};
-    file_.save(out);
-  }
-
-  void restore() {
-    const std::string& file = options_.checkpoint;
-    const Checkpoint from = load_checkpoint_of(file, "convmodel", "a ConvModel");
-    const Json there = parse_object(metadata(from, file, "config"), file);
-    Json here = config_of(options_);
-    here["steps"] = there.value("steps", here["steps"]);  // a run may be made longer or shorter
-    if (const std::string difference = first_difference(there, here); !difference.empty())
-      throw FileError(fmt::format("{}: of another configuration: {}", file, difference));
-    blame(file, [&] {
-      model_.load_state_dict(part(from, "model."));
-      optimizer_.load_state_dict(part(from, "optimizer."));
-      scaler_.load_state_dict(part(from, "scaler."));
-    });
-    const Json state = parse_object(metadata(from, file, "state"), file);
-    if (!state.contains("bytes") || !state["bytes"].is_number_unsigned())
-      throw FileError(file + ": damaged checkpoint: bad state");
-    result_.training_bytes = state["bytes"].get<int64_t>();
-    const Tensor steps = read_table(from, file, "history.steps", 3);
-    step_ = steps.size(0);
-    for (int64_t i = 0; i < step_; ++i) {
-      const double* r = steps.data<double>() + 3 * i;
-      result_.steps.push_back({i + 1, r[0], r[1], r[2] != 0});
-    }
-    const int64_t made =
-        step_ - std::count_if(result_.steps.begin(), result_.steps.end(), [](auto& s) { return s.skipped; });
-    if (const double adams = from.tensors.at("optimizer.group.0.step").item(); adams != static_cast<double>(made))
-      throw FileError(fmt::format(
-          "{}: damaged checkpoint: a history of {} steps that were not skipped, and {} of Adam's", file, made, adams));
-  }
-
-  ConvModelOptions options_;
-  const ConvModelCallbacks& callbacks_;
-  ConvModel model_;
-  optim::Adam optimizer_;
-  amp::GradScaler scaler_;
-  Tensor x_, target_;
-  CheckpointFile file_;
-  int64_t step_ = 0;
-  std::vector<Pending> pending_;
-  Clock::time_point first_pending_;
-  ConvModelResult result_;
-};
+  if ((result.stopped = stopped())) return;
+  result.inference_ms = median(std::move(samples));
+  result.inference_loss = mse_loss(y, target).item();
+  result.picture = reshape(cast(y, Float32), {o.size, o.size}).to(cpu());
+}
 
 }  // namespace
 
@@ -225,6 +155,7 @@ void validate(const ConvModelOptions& o) {
   };
   require(o.steps >= 1, "steps", o.steps);
   require(o.size >= 2 && o.size <= 16384, "size", o.size);
+  require(o.accumulate >= 1 && o.accumulate <= o.size, "accumulation", o.accumulate);
   require(o.lr >= 0 && std::isfinite(o.lr), "lr", o.lr);
   require(o.report_interval >= 1, "report_interval", o.report_interval);
   if (o.resume && o.checkpoint.empty()) throw Error("train: resume needs a checkpoint to go on from");
@@ -245,9 +176,24 @@ Tensor target_picture(int64_t size) {
   return tensor(each_pixel(size, level), {1, 1, size, size});
 }
 
-ConvModelResult train_convmodel(const ConvModelOptions& options, const ConvModelCallbacks& callbacks) {
+ConvModelResult train_convmodel(const ConvModelOptions& options, const ConvModelCallbacks& callbacks,
+                                const dist::Group* group) {
   validate(options);
-  return ConvModelRun(options, callbacks).run();
+  ConvModel model = make_model(options);
+  optim::Adam optimizer(model.parameters(), {.lr = options.lr});
+  train::Callbacks called{.on_step = callbacks.on_step, .stop = callbacks.stop};
+  if (callbacks.on_start) called.on_start = [&](int64_t step) { callbacks.on_start(model.parameter_count(), step); };
+  train::Result trained =
+      train::Trainer(model, optimizer, make_work(model, options), make_options(options), group).run(called);
+  ConvModelResult result;
+  result.step_ms = typical_step(trained.steps, options.report_interval);
+  result.steps = std::move(trained.steps);
+  result.training_bytes = trained.peak_memory_bytes;
+  result.stopped = trained.stopped;
+  const train::Ranks ranks{group};
+  if (!result.stopped && ranks.rank() == 0) infer(model, options, callbacks, result);
+  result.stopped = ranks.any(result.stopped);
+  return result;
 }
 
 }  // namespace tessera::models

@@ -5,15 +5,18 @@
 #include <string>
 #include <vector>
 
-#include "models/training.h"
 #include "tessera/device.h"
+#include "tessera/trainer.h"
 
 namespace tessera::models {
 
+using train::Amp;
+
 struct ConvModelOptions {
   int64_t steps = 512;
-  int64_t size = 512;  ///< of the picture, in pixels: height and width
-  double lr = 1e-3;    ///< of Adam
+  int64_t size = 512;      ///< of the picture, in pixels: height and width
+  int64_t accumulate = 1;  ///< strips of the picture that make a step, which ranks share; norms are over a strip
+  double lr = 1e-3;        ///< of Adam
   uint64_t seed = 1337;
   Amp amp = Amp::Off;  ///< with Float16, losses are scaled
   Device device;
@@ -31,11 +34,7 @@ Tensor pixel_coordinates(int64_t size);
 /// [1, 1, size, size].
 Tensor target_picture(int64_t size);
 
-struct ConvModelStep {
-  int64_t step = 0;  ///< counted from 1
-  double loss = 0, ms = 0;
-  bool skipped = false;  ///< gradients overflowed, in fp16
-};
+using ConvModelStep = train::StepInfo;
 struct ConvModelCallbacks {
   /// Before the first step: parameters, and the step that a resumed run goes on from.
   std::function<void(int64_t parameters, int64_t first_step)> on_start = {};
@@ -53,9 +52,11 @@ struct ConvModelResult {
   Tensor picture;                    ///< what the model has learned, in evaluation mode: f32 [size, size] on the CPU
 };
 
-/// Trains, then infers. The same options, threads and machine give bit-identical losses, whether or not the run was
-/// stopped and resumed in between. Throws Error or FileError: bad options, a checkpoint that is missing, damaged or of
-/// another configuration, a full disk, or a loss that is not finite.
-ConvModelResult train_convmodel(const ConvModelOptions& options, const ConvModelCallbacks& callbacks = {});
+/// Trains, then infers, as one of the ranks of `group` where there is one; rank 0 alone infers. The same options,
+/// threads and machine give bit-identical losses, whether or not the run was stopped and resumed in between, and on
+/// every number of ranks that gives each a power of two of a step's strips. Throws Error or FileError: bad options, a
+/// checkpoint that is missing, damaged or of another configuration, a full disk, or a loss that is not finite.
+ConvModelResult train_convmodel(const ConvModelOptions& options, const ConvModelCallbacks& callbacks = {},
+                                const dist::Group* group = nullptr);
 
 }  // namespace tessera::models

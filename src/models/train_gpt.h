@@ -7,15 +7,26 @@
 #include <string>
 #include <vector>
 
-#include "models/training.h"
 #include "tessera/data.h"
 #include "tessera/device.h"
 #include "tessera/dist.h"
 #include "tessera/models.h"
+#include "tessera/trainer.h"
+#include "train/saved.h"
 
 namespace tessera::models {
 
-enum class OnNan { Stop, Skip };
+using train::Amp;
+using train::autocast;
+using train::blame;
+using train::EvalInfo;
+using train::load_checkpoint_of;
+using train::metadata;
+using train::name;
+using train::OnNan;
+using train::parse_object;
+using train::part;
+using train::StepInfo;
 
 struct TrainOptions {
   GPTConfig model;                                   ///< vocab 0: as many as the text has characters
@@ -49,18 +60,6 @@ TrainOptions train_options_of(const std::string& checkpoint);
 /// Throws Error that names the first option that cannot be.
 void validate(const TrainOptions& options);
 
-struct StepInfo {
-  int64_t step = 0;  ///< counted from 1
-  double loss = 0, ms = 0;
-  double lr = 0, grad_norm = 0;
-  bool skipped = false;   ///< loss or gradient were not finite
-  double loss_scale = 1;  ///< after the step; of the steps before a resume unknown
-};
-struct EvalInfo {
-  int64_t step = 0;
-  double loss = 0;  ///< mean over the whole validation split
-};
-
 struct TrainCallbacks {
   /// Before the first step: parameters, tokens of each step, and the step that a resumed run goes on from.
   std::function<void(int64_t parameters, int64_t tokens_per_step, int64_t first_step)> on_start = {};
@@ -70,17 +69,11 @@ struct TrainCallbacks {
   const std::atomic<bool>* stop = nullptr;  ///< when it becomes true, training saves and returns
 };
 
-struct TrainResult {
-  std::vector<StepInfo> steps;  ///< of the whole run, also of the part before a resume
-  std::vector<EvalInfo> evals;
-  std::optional<double> val_loss;  ///< after the last step; absent if stopped
-  int64_t skipped = 0;
+struct TrainResult : train::Result {
   double flops_per_step = 0;
-  int64_t peak_memory_bytes = 0;  ///< of tensors, in this process's part
-  bool stopped = false;
 };
 
-/// Trains and returns, as one of the ranks of `group` where there is one: rank 0 reports and saves. The same options,
+/// Trains and returns, as one of the ranks of `group` where there is one. The same options,
 /// threads and machine give bit-identical losses, whether or not the run was stopped and resumed in between, and on
 /// every number of ranks that gives each a power of two of a step's batches, or one rank all. Throws Error or
 /// FileError: bad options, a text that is too short, a checkpoint that is missing, damaged or of another configuration,

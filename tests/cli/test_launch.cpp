@@ -1,5 +1,8 @@
 // Training as several processes: the losses of one process, through kills, on other numbers of ranks.
+#include <algorithm>
+#include <cstdlib>
 #include <random>
+#include <set>
 
 #include "command_line.h"
 
@@ -15,7 +18,7 @@ struct LaunchTrain : testing::Test {
       many += "Shall I compare thee to a summer's day? Thou art more lovely and more temperate.\n";
     write_file(text, many);
   }
-  Words train(int steps, const std::string& name) const {
+  Words train(int steps, const std::string& name, int accumulation = 4, int checkpoint_interval = 7) const {
     return {"train",
             "gpt",
             "--text",
@@ -35,7 +38,7 @@ struct LaunchTrain : testing::Test {
             "--dropout",
             "0.1",
             "--accumulation",
-            "4",
+            std::to_string(accumulation),
             "--steps",
             std::to_string(steps),
             "--threads",
@@ -45,7 +48,7 @@ struct LaunchTrain : testing::Test {
             "--eval-interval",
             "0",
             "--checkpoint-interval",
-            "7"};
+            std::to_string(checkpoint_interval)};
   }
   static Words launched(int procs, const Words& command, const Words& options = {}) {
     Words all{"launch", "--procs", std::to_string(procs), "--grace", "2"};
@@ -54,6 +57,7 @@ struct LaunchTrain : testing::Test {
     all.insert(all.end(), command.begin(), command.end());
     return all;
   }
+  void go_on_through_kills(int accumulation, const std::vector<int>& procs);
   std::vector<double> losses(const std::string& name) const {
     std::vector<double> all;
     const auto result = nlohmann::json::parse(read_file(folder / name));
@@ -74,24 +78,79 @@ TEST_F(LaunchTrain, LossesAreThoseOfOneProcess) {
   }
 }
 
-// Four ranks that are killed, two that are killed, and one to the end.
-TEST_F(LaunchTrain, GoesOnAfterKillsOnOtherNumbersOfRanks) {
-  const int steps = 1000;
-  Words whole = train(steps, "one");
-  ASSERT_EQ(run(whole).code, 0);
+// Runs that save after every step and are killed at random moments, the launcher or one of the ranks, each time on
+// another of these numbers of ranks. TESSERA_TEST_KILLS says how many.
+void LaunchTrain::go_on_through_kills(int accumulation, const std::vector<int>& procs) {
+  const char* const given = std::getenv("TESSERA_TEST_KILLS");
+  const int kills = given ? std::atoi(given) : 3, steps = std::max(150, 40 * kills);
+  ASSERT_EQ(run(train(steps, "one", accumulation, 0)).code, 0);
   fs::remove_all(out);
-  Words resumed = train(steps, "many");
-  for (const int procs : {4, 2}) {
-    Running running(launched(procs, resumed));
-    while (!fs::exists(out + "/checkpoint.safetensors")) usleep(1000);
-    usleep(100'000);
-    running.signal_with(SIGKILL);
-    EXPECT_NE(running.finish().code, 0);
-    if (procs == 4) resumed.push_back("--resume");
+  const std::string checkpoint = out + "/checkpoint.safetensors";
+  std::random_device seed;
+  for (int i = 0; i < kills; ++i) {
+    const int ranks = procs[static_cast<size_t>(i) % procs.size()];
+    const std::string before = fs::exists(checkpoint) ? read_file(checkpoint) : "";
+    Words command = train(steps, "many", accumulation, 1);
+    if (!before.empty()) command.push_back("--resume");
+    const int delay = static_cast<int>(seed() % 40'000);
+    // A rank finds its own end once the others have gone on; the launcher is killed from here.
+    const bool ends_itself = ranks > 1 && seed() % 2;
+    const std::string mark = folder / ("kill" + std::to_string(i));
+    Words all = launched(ranks, command);
+    if (ends_itself) {
+      const std::string script = "if [ $RANK = " + std::to_string(seed() % static_cast<unsigned>(ranks)) +
+                                 " ]; then (while [ ! -e " + mark + " ]; do sleep 0.005; done; kill -9 $$) & fi; " +
+                                 "exec \"$0\" \"$@\"";
+      const auto at = std::find(all.begin(), all.end(), "--") + 1;
+      all.insert(at, {"/bin/sh", "-c", script});
+    }
+    Running running(all);
+    for (int waits = 0; waits < 30'000 && (!fs::exists(checkpoint) || read_file(checkpoint) == before); ++waits)
+      usleep(1000);
+    usleep(static_cast<useconds_t>(delay));
+    if (ends_itself) write_file(mark, "");
+    else running.signal_with(SIGKILL);
+    EXPECT_EQ(running.finish().code, 128 + SIGKILL) << "kill " << i << " of " << ranks << " ranks, " << delay << " us";
   }
-  const Finished f = run(resumed);
+  const Finished f = run(train(steps, "many", accumulation) + Words{"--resume"});
   ASSERT_EQ(f.code, 0) << f.err;
   EXPECT_EQ(losses("many"), losses("one"));
+  std::set<std::string> left;  // no part of any rank that was killed
+  for (const auto& entry : fs::directory_iterator(out)) left.insert(entry.path().filename().string());
+  EXPECT_EQ(left, (std::set<std::string>{"checkpoint.safetensors", "loss.svg"}));
+}
+
+TEST_F(LaunchTrain, GoesOnAfterKillsOnOtherNumbersOfRanks) { go_on_through_kills(4, {4, 2, 1}); }
+TEST_F(LaunchTrain, GoesOnAfterKillsOnThreeTimesPowersOfTwo) { go_on_through_kills(24, {3, 6, 12}); }
+
+TEST_F(LaunchTrain, AFullDiskOfARankLeavesTheLastCheckpoint) {
+  ASSERT_EQ(run(launched(2, train(10, "first"))).code, 0);
+  const std::string before = read_file(out + "/checkpoint.safetensors");
+  // Rank 1 may write no file of more than 8 KiB.
+  const std::string script = "if [ $RANK = 1 ]; then trap '' XFSZ; ulimit -f 16; fi; exec \"$0\" \"$@\"";
+  Words command = launched(2, train(20, "second") + Words{"--resume"});
+  command.insert(std::find(command.begin(), command.end(), "--") + 1, {"/bin/sh", "-c", script});
+  const Finished f = run(command);
+  EXPECT_EQ(f.code, 1);
+  EXPECT_NE(f.err.find("[1] error: cannot write \""), std::string::npos) << f.err;
+  EXPECT_EQ(f.err.find("[0] error"), std::string::npos) << f.err;
+  EXPECT_EQ(read_file(out + "/checkpoint.safetensors"), before);
+  ASSERT_EQ(run(train(20, "second") + Words{"--resume"}).code, 0);
+  fs::remove_all(out);
+  ASSERT_EQ(run(train(20, "one")).code, 0);
+  EXPECT_EQ(losses("second"), losses("one"));
+}
+
+TEST_F(LaunchTrain, APartThatIsMissingIsRefused) {
+  ASSERT_EQ(run(launched(2, train(10, "first"))).code, 0);
+  std::string part;
+  for (const auto& entry : fs::directory_iterator(out))
+    if (entry.path().string().ends_with("-1.part")) part = entry.path();
+  ASSERT_FALSE(part.empty());
+  fs::remove(part);
+  const Finished f = run(train(20, "second") + Words{"--resume"});
+  EXPECT_EQ(f.code, 2);
+  EXPECT_EQ(f.err, "error: cannot open \"" + part + "\": No such file or directory\n");
 }
 
 TEST_F(LaunchTrain, BeginsAnewFromTheCheckpoint) {
@@ -126,15 +185,42 @@ TEST_F(LaunchTrain, OneLineForWhatCannotBe) {
   expect_error(run({"launch", "--procs", "0", "--", "true"}), 2, "--procs");
   expect_error(run({"bench", "comm"}), 2, "one rank has nobody to exchange with");
   const Finished f = run(launched(3, train(20, "x")));
-  EXPECT_EQ(f.code, 1);
+  EXPECT_EQ(f.code, 2);
   EXPECT_NE(f.err.find("3 ranks do not divide the 4 batches of a step"), std::string::npos) << f.err;
   EXPECT_EQ(std::count(f.err.begin(), f.err.end(), '\n'), 1) << f.err;
 }
 
-TEST_F(LaunchTrain, WhatRanksDoNotShareIsRefused) {
+TEST_F(LaunchTrain, StripsOfAPictureAreShared) {
+  const auto picture = [&](const std::string& name) {
+    return Words{"train", "convmodel", "--size",    "20", "--steps", "5", "--accumulation", "4",
+                 "--amp", "bf16",      "--threads", "1",  "--out",   out, "--json",         folder / name};
+  };
+  ASSERT_EQ(run(picture("one")).code, 0);
+  const auto one = nlohmann::json::parse(read_file(folder / "one"));
+  for (const int procs : {2, 4}) {
+    fs::remove_all(out);
+    const Finished f = run(launched(procs, picture("many")));
+    ASSERT_EQ(f.code, 0) << f.err;
+    EXPECT_EQ(losses("many"), losses("one"));
+    EXPECT_EQ(nlohmann::json::parse(read_file(folder / "many"))["val_loss"], one["val_loss"]);
+  }
   const Finished f = run(launched(2, {"train", "convmodel", "--out", out, "--steps", "1"}));
   EXPECT_EQ(f.code, 2);
-  EXPECT_NE(f.err.find("ranks do not share"), std::string::npos) << f.err;
+  EXPECT_NE(f.err.find("2 ranks do not divide the 1 batches of a step"), std::string::npos) << f.err;
+}
+
+// A program of a user's own, on other numbers of ranks and on from its checkpoint.
+TEST_F(LaunchTrain, TheExampleIsTheSameOnRanks) {
+  if (!fs::exists(TESSERA_TRAINER_EXAMPLE)) GTEST_SKIP() << "no examples were built";
+  std::string first;
+  for (const char* procs : {"1", "2", "4"}) {
+    Finished f = run({"launch", "--procs", procs, "--", TESSERA_TRAINER_EXAMPLE, folder / (std::string("c") + procs)});
+    ASSERT_EQ(f.code, 0) << f.err;
+    for (size_t at; (at = f.out.find("[0] ")) != std::string::npos;) f.out.erase(at, 4);
+    if (first.empty()) first = f.out;
+    EXPECT_EQ(f.out, first);
+    EXPECT_NE(f.out.find("step 640  loss "), std::string::npos) << f.out;
+  }
 }
 
 TEST_F(LaunchTrain, CollectivesAreMeasured) {

@@ -6,7 +6,7 @@
 
 #include "core/gpu_check.h"
 #include "io/io_check.h"
-#include "models/training.h"
+#include "models/train_gpt.h"
 #include "train_check.h"
 
 namespace tessera {

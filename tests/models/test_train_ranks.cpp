@@ -89,7 +89,7 @@ TEST(TrainRanks, DivideTheBatchesOfAStep) {
     train_as(3, o);
     ADD_FAILURE() << "no error";
   } catch (const Error& e) {
-    EXPECT_STREQ(e.what(), "train: 3 ranks do not divide the 4 batches of a step: give an --accumulation that they do");
+    EXPECT_STREQ(e.what(), "train: 3 ranks do not divide the 4 batches of a step: give an accumulation that they do");
   }
 }
 

@@ -48,6 +48,7 @@ const std::vector<std::vector<std::string>> kStrata = {
     {"onnx/handlers", "onnx/writers"},
     {"onnx/optimize"},
     {"profiler"},
+    {"train"},
     {"models"},
     {"cases"},
 };
@@ -56,6 +57,7 @@ const std::vector<std::vector<std::string>> kStrata = {
 const std::map<std::string, std::string> kPublic = {
     {"dist.h", "dist"},
     {"dist_checkpoint.h", "dist"},
+    {"trainer.h", "train"},
     {"ops.h", "ops"},
     {"fused_gemm.h", "ops"},
     {"custom_op.h", "ops"},

@@ -1,23 +1,16 @@
-// What training runs share: precision, and the parts of their checkpoints.
+// The parts of a run's checkpoint, and the file that it is saved to.
 #pragma once
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "tessera/amp.h"
 #include "tessera/dist.h"
 #include "tessera/error.h"
 #include "tessera/io.h"
 
-namespace tessera::models {
-
-/// Whether and how products are made in a lower precision.
-enum class Amp { Off, BFloat16, Float16 };
-/// "off", "bf16", "fp16".
-std::string name(Amp amp);
-/// The region of a run; disabled with Amp::Off.
-amp::Autocast autocast(Amp amp, bool lower_residual = false);
+namespace tessera::train {
 
 /// x, or a NaN without a sign, which would be printed.
 inline double without_nan_sign(double x) { return std::isnan(x) ? NAN : x; }
@@ -32,6 +25,8 @@ void blame(const std::string& file, const Fn& fn) {
   }
 }
 
+/// Parses an object. Throws FileError that begins with `file`.
+nlohmann::json parse_object(const std::string& text, const std::string& file);
 /// Metadata `key`. Throws FileError if there is none.
 const std::string& metadata(const Checkpoint& checkpoint, const std::string& file, std::string_view key);
 /// The checkpoint in `file`, which must be of that kind: `what` it would be is for the error. Throws FileError.
@@ -56,4 +51,4 @@ class CheckpointFile {
   bool keep_old_;
 };
 
-}  // namespace tessera::models
+}  // namespace tessera::train

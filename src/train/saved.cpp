@@ -1,4 +1,4 @@
-#include "models/training.h"
+#include "train/saved.h"
 
 #include <fmt/format.h>
 
@@ -8,13 +8,21 @@
 #include "tessera/dist_checkpoint.h"
 #include "tessera/ops.h"
 
-namespace tessera::models {
+namespace tessera::train {
 
-std::string name(Amp amp) { return amp == Amp::Off ? "off" : amp == Amp::BFloat16 ? "bf16" : "fp16"; }
+namespace {
+constexpr int kMaxDepth = 16;
+}
 
-amp::Autocast autocast(Amp amp, bool lower_residual) {
-  return amp::Autocast(amp == Amp::Float16 ? Float16 : BFloat16,
-                       {.enabled = amp != Amp::Off, .lower_residual = lower_residual});
+nlohmann::json parse_object(const std::string& text, const std::string& file) {
+  using Json = nlohmann::json;
+  auto watch = [&](int depth, Json::parse_event_t, Json&) {
+    if (depth > kMaxDepth) throw FileError(file + ": damaged checkpoint: JSON nested too deeply");
+    return true;
+  };
+  Json json = Json::parse(text, watch, /*allow_exceptions=*/false);
+  if (!json.is_object()) throw FileError(file + ": damaged checkpoint: no JSON object where one must be");
+  return json;
 }
 
 const std::string& metadata(const Checkpoint& checkpoint, const std::string& file, std::string_view key) {
@@ -66,4 +74,4 @@ void CheckpointFile::save(const Checkpoint& checkpoint, const dist::Group* group
   else save_checkpoint(path_, checkpoint);
 }
 
-}  // namespace tessera::models
+}  // namespace tessera::train

@@ -1,0 +1,438 @@
+#include "tessera/trainer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "tessera/autograd.h"
+#include "tessera/profiler.h"
+#include "train/ranks.h"
+#include "train/saved.h"
+#include "train/step_reader.h"
+
+namespace tessera::train {
+namespace {
+
+constexpr double kSmallestLossScale = 0x1p-10;  // gradients that overflow below it are not finite
+
+// Random numbers belong to a batch, whichever rank takes it: so many blocks of the stream are its own.
+constexpr int kDrawsOfBatch = 36;
+constexpr uint64_t kMostBatches = uint64_t{1} << (63 - kDrawsOfBatch);
+
+constexpr int64_t kStepColumns = 5, kEvalColumns = 2;  // of the history
+
+std::vector<Tensor> floating_buffers(const nn::Module& model) {
+  std::vector<Tensor> out;
+  for (const auto& [name, t] : model.named_buffers())
+    if (is_floating(t.dtype())) out.push_back(t);
+  return out;
+}
+
+}  // namespace
+
+std::string name(Amp amp) { return amp == Amp::Off ? "off" : amp == Amp::BFloat16 ? "bf16" : "fp16"; }
+
+amp::Autocast autocast(Amp amp, bool lower_residual) {
+  return amp::Autocast(amp == Amp::Float16 ? Float16 : BFloat16,
+                       {.enabled = amp != Amp::Off, .lower_residual = lower_residual});
+}
+
+class Trainer::Run {
+ public:
+  Run(nn::Module& model, optim::Optimizer& optimizer, Work work, Options options, const dist::Group* group)
+      : model_(model),
+        optimizer_(optimizer),
+        work_(std::move(work)),
+        options_(std::move(options)),
+        ranks_{group},
+        own_(checked_share()),
+        scaler_({.enabled = options_.amp == Amp::Float16}),
+        loader_([this](int64_t i) { return work_.batches(number_of(i)); }, 2, work_.resident ? cpu() : options_.device),
+        gradients_(model.parameters()),
+        buffers_(options_.accumulate > 1 ? floating_buffers(model) : std::vector<Tensor>()),
+        buffer_sum_(buffers_),
+        resumed_(agreed_resume()),
+        file_(options_.checkpoint, resumed_),
+        reader_(options_.device, [this](std::vector<StepInfo> steps) { read(std::move(steps)); }) {
+    if (ranks_.size() > 1) parallel_.emplace(model, *group, dist::DataParallelOptions{.op = dist::Sum});
+    if (resumed_) restore();
+    loss_scale_ = scaler_.current_scale();
+  }
+
+  Result run(const Callbacks& callbacks) {
+    callbacks_ = &callbacks;
+    std::optional<CaughtSignals> signals;
+    if (options_.catch_signals) signals.emplace();
+    reset_peak_memory(options_.device);
+    profiler::parameters(model_.parameters());
+    std::vector<Tensor> states;
+    for (const auto& [name, state] : optimizer_.state_dict()) states.push_back(state);
+    profiler::optimizer_state(states);
+    if (callbacks.on_start) callbacks.on_start(step_);
+    while (!done() && !ranks_.any(stopped())) {
+      const int64_t step = step_, items = result_.items;
+      const bool made = this->step();
+      profiler::step();
+      if (reader_.waiting() >= options_.report_interval) send();
+      if (!made || done()) continue;
+      if (due(options_.evaluate, step, items)) validate();
+      if (due(options_.save, step, items)) save();
+    }
+    reader_.report();
+    if (done()) result_.val_loss = validate();
+    result_.stopped = !done();
+    optimizer_.zero_grad();
+    note_memory();
+    save();
+    return std::move(result_);
+  }
+
+ private:
+  bool stopped() const {
+    return (callbacks_->stop && *callbacks_->stop) || (options_.catch_signals && stop_requested());
+  }
+
+  // Micro-batches of each step that are this rank's, one after another.
+  int64_t checked_share() const {
+    const auto require = [](bool ok, const char* what) {
+      if (!ok) throw Error(fmt::format("train: {} is out of range", what));
+    };
+    require(options_.accumulate >= 1, "accumulation");
+    require(options_.until.count >= 0, "the length of the run");
+    require(options_.report_interval >= 1, "report_interval");
+    require(options_.clip >= 0 && std::isfinite(options_.clip), "clip");
+    require(work_.items >= 0 && work_.epoch >= 0 && work_.validation_batches >= 0, "a number of items or batches");
+    for (const Every& every : {options_.until, options_.evaluate, options_.save}) {
+      require(every.count >= 0, "an interval");
+      if (every.unit == Every::Unit::Epochs && work_.epoch == 0)
+        throw Error("train: an interval in epochs needs to know how many batches an epoch has");
+    }
+    if (!work_.batches || !(work_.loss || work_.loss_and_backward)) throw Error("train: needs batches and a loss");
+    if (options_.resume == Resume::Always && options_.checkpoint.empty())
+      throw Error("train: resume needs a checkpoint to go on from");
+    if (options_.accumulate % ranks_.size() != 0)
+      throw Error(
+          fmt::format("train: {} ranks do not divide the {} batches of a step: give an accumulation that they do",
+                      ranks_.size(), options_.accumulate));
+    return options_.accumulate / ranks_.size();
+  }
+
+  // Rank 0 knows: others may not see a file at once.
+  bool agreed_resume() const {
+    const bool mine = resumes(options_.resume, options_.checkpoint);
+    if (ranks_.size() == 1) return mine;
+    return ranks_.of_first(tensor(std::vector<int32_t>{mine}, {1})).item<int32_t>() != 0;
+  }
+
+  // The number of this rank's i-th batch among all batches.
+  int64_t number_of(int64_t i) const { return i / own_ * options_.accumulate + ranks_.rank() * own_ + i % own_; }
+
+  // How far it is in the unit, at a step with so many items before; for epochs, in batches.
+  int64_t progress(Every::Unit unit, int64_t step, int64_t items) const {
+    if (unit == Every::Unit::Items) return items;
+    return unit == Every::Unit::Steps ? step : step * options_.accumulate;
+  }
+  int64_t length(const Every& every) const {
+    return every.count * (every.unit == Every::Unit::Epochs ? work_.epoch : 1);
+  }
+  bool done() const { return progress(options_.until.unit, step_, result_.items) >= length(options_.until); }
+  // Whether an interval has ended since then.
+  bool due(const Every& every, int64_t step, int64_t items) const {
+    if (every.count == 0) return false;
+    const int64_t n = length(every);
+    return progress(every.unit, step_, result_.items) / n > progress(every.unit, step, items) / n;
+  }
+
+  // False if stopped: the step is taken anew when the run goes on.
+  bool step() {
+    reader_.begin();
+    ranks_.at_step(step_ + 1);
+    MadeStep made;
+    optimizer_.scale_lr(options_.schedule(step_));
+    optimizer_.zero_grad();
+    if (!accumulate_gradients(made)) {
+      loader_.seek(step_ * own_);
+      return false;
+    }
+    made.step = ++step_;
+    made.lr = optimizer_.lr();
+    update(made);
+    reader_.add(std::move(made));
+    return true;
+  }
+
+  Tensors next_batch() {
+    const profiler::Range range("data");
+    const auto phase = ranks_.in(dist::Phase::Data);
+    return loader_.next();
+  }
+
+  int64_t count_of(const Tensors& batch) const { return work_.count ? work_.count(batch) : 1; }
+
+  // This rank's micro-batches of a step, where they do not all count the same, and the share of each in the loss.
+  struct Weighed {
+    std::vector<Tensors> batches;
+    std::vector<double> shares;
+    int64_t items = 0;
+  };
+  Weighed weigh() {
+    Weighed out;
+    if (!work_.count || work_.items > 0) {
+      out.shares.assign(static_cast<size_t>(own_), 1.0 / static_cast<double>(options_.accumulate));
+      out.items = options_.accumulate * std::max<int64_t>(work_.items, 1);
+      return out;
+    }
+    std::vector<int64_t> counts;
+    for (int64_t i = 0; i < own_; ++i) {
+      out.batches.push_back(next_batch());
+      counts.push_back(count_of(out.batches.back()));
+    }
+    for (const int64_t n : ranks_.all(tensor(counts, {own_})).to_vector<int64_t>()) out.items += n;
+    if (out.items <= 0) throw Error(fmt::format("train: the batches of step {} count {} items", step_ + 1, out.items));
+    for (const int64_t n : counts) out.shares.push_back(static_cast<double>(n) / static_cast<double>(out.items));
+    return out;
+  }
+
+  // The share of a batch in the loss of its step.
+  Tensor add_gradients(const Tensors& batch, double share) {
+    const Tensor weight = scaler_.scale(full({}, share, Float32, options_.device));
+    Tensor loss;
+    {  // Of one batch: where gradients of a cast meet others would depend on the batch that cast first.
+      const amp::Autocast region = autocast(options_.amp, options_.lower_residual);
+      loss = work_.loss_and_backward ? work_.loss_and_backward(batch, weight) : work_.loss(batch);
+    }
+    if (!work_.loss_and_backward) {
+      (loss * weight).backward();
+      loss = loss.detach();
+    }
+    return share == 1 ? loss : loss * share;
+  }
+
+  // False if stopped.
+  bool accumulate_gradients(MadeStep& made) {
+    const auto phase = ranks_.in(dist::Phase::Compute);
+    const int64_t first = loader_.position();
+    const Weighed weighed = weigh();
+    Tensors losses, before;
+    for (const Tensor& b : buffers_) before.push_back(b.clone());
+    for (int64_t i = 0; i < own_; ++i) {
+      if (ranks_.size() == 1 && stopped()) return forget(before), false;
+      default_generator().set_state(options_.seed, static_cast<uint64_t>(number_of(first + i)) << kDrawsOfBatch);
+      const auto at = static_cast<size_t>(i);
+      const Tensors batch = weighed.batches.empty() ? next_batch() : weighed.batches[at];
+      losses.push_back(reshape(cast(local_gradients(batch, weighed.shares[at]), Float64), {1}));
+      if (own_ > 1) gradients_.add();
+      take_buffers(before);
+    }
+    if (own_ > 1) gradients_.finish();
+    if (parallel_) parallel_->reduce();
+    mean_buffers();
+    const NoGrad no_grad;
+    made.loss = sum(ranks_.all(concat(losses, 0)));
+    result_.items += weighed.items;
+    return true;
+  }
+
+  Tensor local_gradients(const Tensors& batch, double share) {
+    if (!parallel_) return add_gradients(batch, share);
+    const auto local = parallel_->no_sync();
+    return add_gradients(batch, share);
+  }
+
+  void forget(const Tensors& before) {
+    gradients_.clear();
+    buffer_sum_.clear();
+    const NoGrad no_grad;
+    for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i].copy_(before[i]);
+  }
+
+  // Buffers are added up as gradients are; each micro-batch begins with those of the step before.
+  void take_buffers(const Tensors& before) {
+    if (buffers_.empty()) return;
+    const NoGrad no_grad;
+    for (size_t i = 0; i < buffers_.size(); ++i) {
+      buffers_[i].set_grad(buffers_[i].clone());
+      buffers_[i].copy_(before[i]);
+    }
+    buffer_sum_.add();
+  }
+  void mean_buffers() {
+    if (buffers_.empty()) return;
+    const NoGrad no_grad;
+    buffer_sum_.finish();
+    for (Tensor& b : buffers_) {
+      b.copy_(ranks_.sum_of(b.grad()) * (1.0 / static_cast<double>(options_.accumulate)));
+      b.set_grad({});
+    }
+  }
+
+  // A step that must be skipped is skipped by the device, which nobody waits for.
+  void update(MadeStep& made) {
+    scaler_.unscale_(optimizer_);
+    NoGrad no_grad;
+    made.norm = optim::grad_norm(model_.parameters());
+    const Tensor finite = logical_and(isfinite(made.loss), isfinite(made.norm));
+    made.skipped = scaler_.step(
+        optimizer_,
+        {options_.clip > 0 ? optim::clip_coefficient(made.norm, options_.clip) : Tensor(), logical_not(finite)});
+    scaler_.update();
+    if (scaler_.enabled()) made.loss_scale = scaler_.state_dict().at("scale").clone();
+  }
+
+  void send() {
+    reader_.send();
+    if (options_.report_interval == 1) reader_.receive();
+  }
+
+  void read(std::vector<StepInfo> steps) {
+    for (StepInfo& info : steps) {
+      const bool finite = std::isfinite(info.loss) && std::isfinite(info.grad_norm);
+      const bool scale_too_large = scaler_.enabled() && std::isfinite(info.loss) && loss_scale_ > kSmallestLossScale;
+      if (!finite && !scale_too_large && options_.on_nan == OnNan::Stop)
+        throw Error(
+            fmt::format("train: loss {} with a gradient of norm {} at step {}", info.loss, info.grad_norm, info.step));
+      loss_scale_ = info.loss_scale;
+      result_.skipped += info.skipped;
+      result_.steps.push_back(info);
+    }
+    for (const StepInfo& info : steps)
+      if (callbacks_->on_step) callbacks_->on_step(info);
+  }
+
+  std::optional<double> validate() {
+    if (!work_.validation) return {};
+    if (!result_.evals.empty() && result_.evals.back().step == step_) return result_.evals.back().loss;
+    reader_.report();
+    optimizer_.zero_grad();
+    const std::optional<double> loss = validation_loss();
+    if (!loss) return loss;
+    result_.evals.push_back({step_, *loss});
+    if (callbacks_->on_eval) callbacks_->on_eval(result_.evals.back());
+    return loss;
+  }
+
+  // The mean over the items; ranks take batches in turn. Absent if stopped.
+  std::optional<double> validation_loss() {
+    const amp::Autocast region = autocast(options_.amp, options_.lower_residual);
+    NoGrad no_grad;
+    nn::EvalMode eval(model_);
+    Tensors parts;
+    int64_t items = 0;
+    for (int64_t number = 0; number < work_.validation_batches; ++number) {
+      if (ranks_.size() == 1 && stopped()) return std::nullopt;
+      if (number % ranks_.size() != ranks_.rank()) {
+        parts.push_back(zeros({1}, Float64, options_.device));
+        continue;
+      }
+      Tensors batch = work_.validation(number);
+      const int64_t count = count_of(batch);
+      if (!work_.resident)
+        for (Tensor& t : batch) t = t.to(options_.device);
+      parts.push_back(reshape(cast(work_.loss(batch), Float64) * static_cast<double>(count), {1}));
+      items += count;
+    }
+    const Tensor all = sum(ranks_.sum_of(concat(parts, 0)));
+    const double counted = static_cast<double>(ranks_.sum_of(tensor(std::vector<int64_t>{items}, {1})).item<int64_t>());
+    return without_nan_sign(all.item() / counted);
+  }
+
+  void note_memory() {
+    result_.peak_memory_bytes =
+        std::max(result_.peak_memory_bytes, static_cast<int64_t>(memory_stats(options_.device).peak_allocated));
+  }
+
+  void save() {
+    reader_.report();
+    if (!file_.exists()) return;
+    const auto phase = ranks_.in(dist::Phase::Checkpoint);
+    note_memory();
+    Checkpoint out;
+    add_part(out, "model.", model_.state_dict());
+    add_part(out, "optimizer.", optimizer_.state_dict());
+    add_part(out, "scaler.", scaler_.state_dict());
+    std::vector<std::vector<double>> steps, evals;
+    for (const StepInfo& s : result_.steps) steps.push_back({s.loss, s.ms, s.lr, s.grad_norm, s.skipped ? 1.0 : 0.0});
+    for (const EvalInfo& e : result_.evals) evals.push_back({static_cast<double>(e.step), e.loss});
+    // Each rank measured other times.
+    out.tensors.emplace("history.steps", ranks_.of_first(table(steps, kStepColumns)));
+    out.tensors.emplace("history.evals", table(evals, kEvalColumns));
+    out.metadata = options_.metadata;
+    out.metadata["state"] =
+        nlohmann::json{{"step", step_}, {"items", result_.items}, {"bytes", result_.peak_memory_bytes}}.dump();
+    file_.save(out, ranks_.group);
+    if (callbacks_->on_checkpoint) callbacks_->on_checkpoint(step_);
+  }
+
+  void restore() {
+    const std::string& file = options_.checkpoint;
+    Checkpoint from = load_checkpoint(file);
+    if (options_.on_load) options_.on_load(from);
+    blame(file, [&] {
+      model_.load_state_dict(part(from, "model."));
+      optimizer_.load_state_dict(part(from, "optimizer."));
+      scaler_.load_state_dict(part(from, "scaler."));
+    });
+    const nlohmann::json state = parse_object(metadata(from, file, "state"), file);
+    const auto count = [&](const char* key, const nlohmann::json& otherwise) {
+      const nlohmann::json json = state.value(key, otherwise);
+      if (!json.is_number_unsigned() || json.get<uint64_t>() > INT64_MAX)
+        throw FileError(file + ": damaged checkpoint: bad state");
+      return static_cast<int64_t>(json.get<uint64_t>());
+    };
+    step_ = count("step", nlohmann::json());
+    if (step_ > static_cast<int64_t>(kMostBatches) / options_.accumulate)
+      throw FileError(file + ": damaged checkpoint: bad state");
+    result_.items = count("items", uint64_t{0});
+    if (!state.contains("items")) result_.items = step_ * options_.accumulate * std::max<int64_t>(work_.items, 1);
+    result_.peak_memory_bytes = count("bytes", uint64_t{0});
+    loader_.seek(step_ * own_);
+    restore_history(from);
+  }
+
+  void restore_history(const Checkpoint& from) {
+    const std::string& file = options_.checkpoint;
+    const Tensor steps = read_table(from, file, "history.steps", kStepColumns);
+    const Tensor evals = read_table(from, file, "history.evals", kEvalColumns);
+    if (steps.size(0) != step_) throw FileError(file + ": damaged checkpoint: bad history.steps");
+    for (int64_t i = 0; i < step_; ++i) {
+      const double* r = steps.data<double>() + kStepColumns * i;
+      result_.steps.push_back({i + 1, r[0], r[1], r[2], r[3], r[4] != 0, 1});
+      result_.skipped += r[4] != 0;
+    }
+    for (int64_t i = 0; i < evals.size(0); ++i) {
+      const double* r = evals.data<double>() + kEvalColumns * i;
+      if (!(r[0] >= 0 && r[0] <= static_cast<double>(step_)))
+        throw FileError(file + ": damaged checkpoint: bad history.evals");
+      result_.evals.push_back({static_cast<int64_t>(r[0]), r[1]});
+    }
+  }
+
+  nn::Module& model_;
+  optim::Optimizer& optimizer_;
+  Work work_;
+  Options options_;
+  const Callbacks* callbacks_ = nullptr;
+  Ranks ranks_;
+  int64_t own_;
+  amp::GradScaler scaler_;
+  DataLoader loader_;
+  dist::GradientSum gradients_;
+  std::vector<Tensor> buffers_;  // of several micro-batches, those that can have a mean
+  dist::GradientSum buffer_sum_;
+  std::optional<dist::DataParallel> parallel_;
+  bool resumed_;
+  CheckpointFile file_;
+  int64_t step_ = 0;
+  double loss_scale_ = 1;  // after the last step that was read
+  Result result_;
+  StepReader reader_;
+};
+
+Trainer::Trainer(nn::Module& model, optim::Optimizer& optimizer, Work work, Options options, const dist::Group* group)
+    : run_(std::make_unique<Run>(model, optimizer, std::move(work), std::move(options), group)) {}
+Trainer::~Trainer() = default;
+Result Trainer::run(const Callbacks& callbacks) { return run_->run(callbacks); }
+
+}  // namespace tessera::train
