@@ -55,7 +55,7 @@ Finished train(const ConvModelCommand& c, train::Amp amp, const dist::World& wor
   models::ConvModelOptions o = c.options;
   o.amp = amp;
   o.checkpoint = c.checkpoint(amp);
-  o.resume = c.resume && std::filesystem::exists(o.checkpoint);
+  o.resume = train::resumes(c.resume ? train::Resume::IfThere : train::Resume::AfterRestart, o.checkpoint);
   Progress progress(o.steps);
   models::ConvModelCallbacks callbacks;
   callbacks.stop = &train::stop_requested();

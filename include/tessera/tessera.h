@@ -6,6 +6,7 @@
 #include "tessera/data.h"
 #include "tessera/device.h"
 #include "tessera/dist.h"
+#include "tessera/dist_checkpoint.h"
 #include "tessera/dtype.h"
 #include "tessera/error.h"
 #include "tessera/fused_gemm.h"
@@ -35,4 +36,5 @@
 #include "tessera/shape.h"
 #include "tessera/stream.h"
 #include "tessera/tensor.h"
+#include "tessera/trainer.h"
 #include "tessera/version.h"

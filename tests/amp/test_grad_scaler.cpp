@@ -240,7 +240,7 @@ TEST(GradScaler, StateGoesThroughACheckpoint) {
 }
 
 // Two layers in each mode from the same start.
-std::vector<double> train(std::optional<DType> low, int steps) {
+std::vector<double> train_net(std::optional<DType> low, int steps) {
   Generator g(1);
   auto leaf = [&](const Shape& s) { return (normal64(s, g) * 0.3).to(Float32).set_requires_grad(); };
   Tensor w1 = leaf({32, 8}), b1 = zeros({32}).set_requires_grad(), w2 = leaf({4, 32});
@@ -264,7 +264,7 @@ std::vector<double> train(std::optional<DType> low, int steps) {
 }
 
 TEST(MixedPrecision, TrainsAsF32Does) {
-  const auto exact = train({}, 60), half = train(Float16, 60), brain = train(BFloat16, 60);
+  const auto exact = train_net({}, 60), half = train_net(Float16, 60), brain = train_net(BFloat16, 60);
   EXPECT_LT(exact.back(), 0.6 * exact.front());
   EXPECT_NEAR(half.back(), exact.back(), 0.01);
   EXPECT_NEAR(brain.back(), exact.back(), 0.03);
