@@ -102,6 +102,16 @@ std::shared_ptr<MappedFile> map_file(const std::string& path) {
   return out;
 }
 
+std::shared_ptr<MappedFile> map_memory(size_t size) {
+  auto out = std::make_shared<MappedFile>();
+  if (size == 0) return out;
+  void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) throw OutOfMemoryError(fmt::format("cannot map {} bytes: {}", size, std::strerror(errno)));
+  out->data = static_cast<char*>(data);
+  out->size = size;
+  return out;
+}
+
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), temporary_(path_ + ".tmp") {
   for (;;) {
     fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);

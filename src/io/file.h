@@ -10,7 +10,7 @@ namespace tessera {
 /// `text` in quotes for a message of one line: control characters escaped, long text shortened.
 std::string in_quotes(std::string_view text);
 
-/// A private mapping of a whole file: writes to it do not reach the file.
+/// A private mapping of a whole file, or of memory: writes to it do not reach the file.
 struct MappedFile {
   char* data = nullptr;
   size_t size = 0;
@@ -25,6 +25,8 @@ struct MappedFile {
 };
 /// Throws FileError if `path` is no readable regular file.
 std::shared_ptr<MappedFile> map_file(const std::string& path);
+/// Zeros, which take memory as they are written to. Throws OutOfMemoryError.
+std::shared_ptr<MappedFile> map_memory(size_t size);
 
 /// Becomes `path` on commit(); until then it is `path`.tmp, which the destructor removes.
 class AtomicFile {

@@ -18,7 +18,7 @@ namespace {
 // ---- dtypes and shapes
 
 // The input's dtype; integers become f32; i64, but u64 stays; halves, too, become f32; bool; i64.
-enum class Result { Like, Real, Wide, Statistics, Truth, Index };
+enum class Result { Like, Real, Wide, Statistics, Truth, Place };
 using enum Result;
 
 constexpr DType result_dtype(Result result, DType in) {
@@ -31,7 +31,7 @@ constexpr DType result_dtype(Result result, DType in) {
       return statistics_dtype(in);
     case Truth:
       return Bool;
-    case Index:
+    case Place:
       return Int64;
     default:
       return in;
@@ -303,8 +303,8 @@ const Op norm_op = reduction<"norm", Real, euclidean_length>(norm_vjp, kBoth, kF
 const Op logsumexp_op = reduction<"logsumexp", Real, logsumexp_of>(logsumexp_vjp, kBoth, kFloat32);
 const Op any_op = reduction<"any", Truth, any_of>();
 const Op all_op = reduction<"all", Truth, all_of>();
-const Op argmax_op = reduction<"argmax", Index, argmax_of, false>();
-const Op argmin_op = reduction<"argmin", Index, argmin_of, false>();
+const Op argmax_op = reduction<"argmax", Place, argmax_of, false>();
+const Op argmin_op = reduction<"argmin", Place, argmin_of, false>();
 
 const Op cumsum_op = {.name = "cumsum",
                       .inputs = "x",

@@ -72,6 +72,8 @@ const std::map<std::string, std::string> kPublic = {
     {"models_vision.h", "models"},
     {"optim.h", "optim"},
     {"data.h", "data"},
+    {"mds.h", "data"},
+    {"sample_order.h", "data"},
     {"io.h", "io"},
     {"models.h", "models"},
     {"tessera.h", "models"},
