@@ -32,9 +32,9 @@ uint64_t random_below(uint64_t n, uint64_t seed, uint64_t index) {
 }
 
 // The numbers below n in an order of its own for each epoch. The order of the last epoch asked for is kept.
-class Shuffle {
+class Permutation {
  public:
-  Shuffle(int64_t n, uint64_t seed) : order_(static_cast<size_t>(n)), seed_(seed) {}
+  Permutation(int64_t n, uint64_t seed) : order_(static_cast<size_t>(n)), seed_(seed) {}
   const std::vector<int64_t>& order(int64_t epoch) {
     if (epoch == epoch_) return order_;
     std::iota(order_.begin(), order_.end(), int64_t{0});
@@ -57,7 +57,7 @@ BatchSource shuffled_windows(Tokens tokens, int64_t block, int64_t batch, uint64
   const auto size = static_cast<int64_t>(tokens->size());
   if (size <= block) throw Error(fmt::format("shuffled_windows: {} tokens are too few for blocks of {}", size, block));
   const int64_t windows = std::max<int64_t>(1, (size - block) / block), shifts = size - windows * block;
-  return [=, shuffle = Shuffle(windows, seed)](int64_t index) mutable {
+  return [=, shuffle = Permutation(windows, seed)](int64_t index) mutable {
     Tensor x = empty({batch, block}, Int64), y = empty({batch, block}, Int64);
     for (int64_t row = 0; row < batch; ++row) {
       const int64_t count = index * batch + row, epoch = count / windows;
@@ -80,7 +80,7 @@ BatchSource shuffled_rows(std::vector<Tensor> columns, int64_t batch, uint64_t s
   }
   const int64_t rows = columns[0].size(0), batches = rows / batch;
   if (batches == 0) throw Error(fmt::format("shuffled_rows: {} rows are too few for batches of {}", rows, batch));
-  return [=, shuffle = Shuffle(rows, seed)](int64_t index) mutable {
+  return [=, shuffle = Permutation(rows, seed)](int64_t index) mutable {
     const int64_t* chosen = shuffle.order(index / batches).data() + index % batches * batch;
     Tensors out;
     for (const Tensor& t : columns) {
