@@ -77,6 +77,7 @@ void add_train(Command app);
 void add_train_convmodel(Command train);
 void add_launch(Command app);
 void add_sample(Command app);
+void add_data(Command app);
 void add_bench(Command app);
 void add_bench_model(Command bench);
 void add_bench_comm(Command bench);

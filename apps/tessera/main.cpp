@@ -28,6 +28,7 @@ int main(int argc, char** argv) {
   app::add_train(app);
   app::add_launch(app);
   app::add_sample(app);
+  app::add_data(app);
   app::add_bench(app);
   app::add_explain(app);
   app::add_profile(app);

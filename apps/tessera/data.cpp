@@ -1,0 +1,60 @@
+// tessera data: folders of MDS shards are looked into and verified.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <set>
+
+#include "data_commands.h"
+#include "tessera/mds.h"
+
+namespace tessera::app {
+namespace {
+
+void print_info(const std::string& folder) {
+  const MdsReader reader(folder);
+  int64_t bytes = 0, compressed = 0;
+  std::set<std::string> compressions, hashes;
+  const auto shards = reader.shards();
+  for (const MdsShardInfo& shard : shards) {
+    bytes += shard.bytes;
+    compressed += shard.compressed_bytes;
+    if (!shard.compression.empty()) compressions.insert(shard.compression);
+    hashes.insert(shard.hashes.begin(), shard.hashes.end());
+  }
+  fmt::print("{} samples in {} shards, {}", reader.size(), shards.size(), decimal(static_cast<double>(bytes), "B"));
+  if (compressed)
+    fmt::print(", {} as {}", decimal(static_cast<double>(compressed), "B"), fmt::join(compressions, ", "));
+  fmt::print("\nhashes: {}\n", hashes.empty() ? "none" : fmt::format("{}", fmt::join(hashes, ", ")));
+  size_t width = 6;
+  for (const MdsColumn& column : reader.columns()) width = std::max(width, column.name.size());
+  fmt::print("{:<{}}  encoding\n", "column", width);
+  for (const MdsColumn& column : reader.columns()) fmt::print("{:<{}}  {}\n", column.name, width, column.encoding);
+}
+
+void verify(const std::string& folder) {
+  const MdsReader reader(folder);
+  const auto shards = static_cast<int64_t>(reader.shards().size());
+  for (int64_t i = 0; i < shards; ++i) reader.verify(i);
+  fmt::print("{} samples in {} shards are whole\n", reader.size(), shards);
+}
+
+void add_folder_command(Command data, const std::string& name, const std::string& text,
+                        void (*use)(const std::string& folder)) {
+  const Command command = data.command(name, text);
+  auto folder = std::make_shared<std::string>();
+  command.option("folder", *folder, "a folder with index.json").required();
+  command.run([folder, use] { use(*folder); });
+}
+
+}  // namespace
+
+void add_data(Command app) {
+  const Command data = app.command("data", "Pack samples into shards (MDS), and look into them.");
+  data.require_command();
+  add_data_pack(data);
+  add_data_order(data);
+  add_folder_command(data, "info", "Say what is in a folder of shards.", print_info);
+  add_folder_command(data, "verify", "Read all shards of a folder: every hash, every offset, every value.", verify);
+}
+
+}  // namespace tessera::app

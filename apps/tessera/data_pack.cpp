@@ -1,0 +1,276 @@
+// tessera data pack: texts, JSON lines, images and arrays become folders of MDS shards.
+#include "data_commands.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "data/packed_bytes.h"
+#include "tessera/data.h"
+#include "tessera/io.h"
+#include "tessera/mds.h"
+#include "training.h"
+
+namespace tessera::app {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+struct PackOptions {
+  std::string input, out, compression, hashes, size_limit = "64M";
+  int64_t block = 0;
+
+  MdsWriterOptions writer() const {
+    MdsWriterOptions options;
+    options.compression = compression;
+    for (size_t at = 0; at < hashes.size();) {
+      const size_t end = std::min(hashes.find(',', at), hashes.size());
+      options.hashes.push_back(hashes.substr(at, end - at));
+      at = end + 1;
+    }
+    const auto [end, error] =
+        std::from_chars(size_limit.data(), size_limit.data() + size_limit.size(), options.size_limit);
+    const std::string unit = size_limit.substr(static_cast<size_t>(end - size_limit.data()));
+    const int shift = unit.empty() ? 0 : unit == "k" ? 10 : unit == "M" ? 20 : unit == "G" ? 30 : -1;
+    if (error != std::errc() || shift < 0 || options.size_limit < 1 || options.size_limit >> 32 != 0)
+      throw UsageError("--size-limit " + size_limit + " is no size such as 64M");
+    options.size_limit <<= shift;
+    try {
+      parse_compression(compression);
+      for (const std::string& hash : options.hashes) hash_of(hash, "");
+    } catch (const Error& e) {
+      throw UsageError(e.what());
+    }
+    return options;
+  }
+};
+
+// What is packed: next() fills in a sample, or says that there is none.
+struct Source {
+  std::vector<MdsColumn> columns;
+  std::function<bool(MdsSample&)> next;
+};
+
+// Lines that are not empty, with their numbers.
+class Lines {
+ public:
+  explicit Lines(const std::string& file) : text_(std::make_shared<std::string>(read_text(file))) {}
+  bool next(std::string& line) {
+    do {
+      if (at_ >= text_->size()) return false;
+      const size_t end = std::min(text_->find('\n', at_), text_->size());
+      line = text_->substr(at_, end - at_);
+      at_ = end + 1;
+      ++number_;
+    } while (line.empty());
+    return true;
+  }
+  int64_t number() const { return number_; }
+
+ private:
+  std::shared_ptr<std::string> text_;
+  size_t at_ = 0;
+  int64_t number_ = 0;
+};
+
+Source text_lines(const std::string& file) {
+  return {{{"text", "str"}}, [lines = Lines(file)](MdsSample& sample) mutable {
+            std::string line;
+            if (!lines.next(line)) return false;
+            sample["text"] = std::move(line);
+            return true;
+          }};
+}
+
+std::string encoding_of(const Json& value) {
+  if (value.is_string()) return "str";
+  if (value.is_number_integer()) return "int";
+  return value.is_number() ? "float64" : "json";
+}
+
+// False if the column has others.
+bool to_value(const Json& json, const std::string& encoding, MdsValue& out) {
+  if (encoding == "json") return out = json.dump(), true;
+  if (encoding == "str") return json.is_string() && (out = json.get<std::string>(), true);
+  if (encoding == "float64")
+    return json.is_number() && (out = tensor(std::vector<double>{json.get<double>()}, {}), true);
+  const bool fits = json.is_number_integer() && (!json.is_number_unsigned() || json.get<uint64_t>() <= INT64_MAX);
+  if (fits) out = tensor(std::vector<int64_t>{json.get<int64_t>()}, {});
+  return fits;
+}
+
+// A column for each member of the first line's object, which all lines must have.
+Source json_lines(const std::string& file) {
+  const auto parse = [file](const Lines& lines, const std::string& line) {
+    Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object()) throw FileError(fmt::format("{}: line {} is no JSON object", file, lines.number()));
+    return json;
+  };
+  Lines first(file);
+  std::string line;
+  if (!first.next(line)) throw FileError(file + ": no line has anything in it");
+  Source out;
+  const Json head = parse(first, line);
+  for (const auto& [name, value] : head.items()) out.columns.push_back({name, encoding_of(value)});
+  out.next = [=, columns = out.columns, lines = Lines(file)](MdsSample& sample) mutable {
+    std::string text;
+    if (!lines.next(text)) return false;
+    const Json json = parse(lines, text);
+    for (const MdsColumn& column : columns)
+      if (const auto it = json.find(column.name);
+          it == json.end() || !to_value(*it, column.encoding, sample[column.name]))
+        throw FileError(fmt::format("{}: line {} has no {} for the column \"{}\" of the first line", file,
+                                    lines.number(), column.encoding, column.name));
+    if (json.size() != columns.size())
+      throw FileError(fmt::format("{}: line {} has members that the first one has not", file, lines.number()));
+    return true;
+  };
+  return out;
+}
+
+std::string kind_of(const fs::path& file) {
+  std::string end = file.extension().string();
+  std::transform(end.begin(), end.end(), end.begin(), [](unsigned char c) { return std::tolower(c); });
+  return end == ".jpg" || end == ".jpeg" ? "jpeg" : end == ".png" ? "png" : end == ".npy" ? "ndarray" : "";
+}
+
+// Images or arrays below a folder, in the order of their names. Where all lie in folders of their own, these are
+// classes.
+Source files_below(const std::string& folder) {
+  std::vector<std::string> names, kinds, classes;
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    if (entry.is_regular_file() && !kind_of(entry).empty()) names.push_back(fs::relative(entry, folder).string());
+  if (names.empty()) throw UsageError(folder + ": no image (.jpg, .png) and no array (.npy) is in it");
+  std::sort(names.begin(), names.end());
+  bool labelled = true;
+  for (const std::string& name : names) {
+    kinds.push_back(kind_of(name));
+    classes.push_back(fs::path(name).parent_path().string());
+    labelled &= !classes.back().empty();
+  }
+  const auto unique = [](std::vector<std::string>& list) {
+    std::sort(list.begin(), list.end());
+    list.erase(std::unique(list.begin(), list.end()), list.end());
+  };
+  unique(kinds);
+  unique(classes);
+  const bool arrays = std::find(kinds.begin(), kinds.end(), "ndarray") != kinds.end();
+  if (arrays && kinds.size() > 1) throw UsageError(folder + ": both images and arrays are in it");
+  const std::string column = arrays ? "array" : "image";
+  Source out{{{column, kinds.size() > 1 ? "bytes" : kinds[0]}, {"name", "str"}}, {}};
+  if (labelled) out.columns.insert(out.columns.end(), {{"class", "str"}, {"label", "int"}});
+  out.next = [=, at = size_t{0}](MdsSample& sample) mutable {
+    if (at == names.size()) return false;
+    const std::string& name = names[at++];
+    const std::string file = folder + "/" + name;
+    if (arrays) sample[column] = load_npy(file);
+    else sample[column] = read_file(file);
+    sample["name"] = name;
+    if (labelled) {
+      const std::string in = fs::path(name).parent_path().string();
+      sample["class"] = in;
+      sample["label"] =
+          full({}, static_cast<double>(std::find(classes.begin(), classes.end(), in) - classes.begin()), Int64);
+    }
+    return true;
+  };
+  return out;
+}
+
+// A folder of shards is packed anew.
+Source shards_of(const std::string& folder) {
+  const auto reader = std::make_shared<MdsReader>(folder);
+  return {reader->columns(), [reader, at = int64_t{0}](MdsSample& sample) mutable {
+            if (at == reader->size()) return false;
+            sample = reader->sample(at++);
+            return true;
+          }};
+}
+
+// Blocks of tokens, each with the one that follows it.
+Source token_blocks(Tokens tokens, int64_t block, int64_t vocabulary) {
+  const bool narrow = vocabulary <= UINT16_MAX + 1;
+  Source out{{{"tokens", fmt::format("ndarray:{}:{}", narrow ? "uint16" : "int32", block + 1)}}, {}};
+  out.next = [=, at = int64_t{0}](MdsSample& sample) mutable {
+    if (at + block + 1 > static_cast<int64_t>(tokens->size())) return false;
+    const auto from = tokens->begin() + at;
+    if (narrow) sample["tokens"] = tensor(std::vector<uint16_t>(from, from + block + 1), {block + 1});
+    else sample["tokens"] = tensor(std::vector<int32_t>(from, from + block + 1), {block + 1});
+    at += block + 1;
+    return true;
+  };
+  return out;
+}
+
+// False if a signal came: then nothing is left of the folder.
+bool pack(const Source& source, const std::string& folder, const MdsWriterOptions& options) {
+  MdsWriter writer(folder, source.columns, options);
+  const bool terminal = isatty(STDOUT_FILENO);
+  MdsSample sample;
+  while (source.next(sample)) {
+    if (training_stop) return false;
+    writer.write(sample);
+    sample.clear();
+    if (!terminal || writer.samples() % 1000 != 0) continue;
+    fmt::print("\r\033[K{} samples, {} shards", writer.samples(), writer.shards());
+    std::fflush(stdout);
+  }
+  writer.finish();
+  fmt::print("{}{}: {} samples in {} shards\n", terminal ? "\r\033[K" : "", folder, writer.samples(), writer.shards());
+  return true;
+}
+
+// Two folders, the last tenth of the text for validation, and the characters beside them.
+bool pack_tokens(const PackOptions& o, const MdsWriterOptions& options) {
+  const std::string text = read_text(o.input);
+  const CharTokenizer tokenizer(text);
+  const TextData data = make_text_data(text, tokenizer, o.block);
+  for (const auto& [name, tokens] : {std::pair{"train", data.train}, {"validation", data.validation}})
+    if (!pack(token_blocks(tokens, o.block, tokenizer.size()), o.out + "/" + name, options)) return false;
+  write_file(o.out + "/vocabulary.txt", tokenizer.vocabulary());
+  return true;
+}
+
+bool pack_input(const PackOptions& o) {
+  const MdsWriterOptions options = o.writer();
+  std::error_code code;
+  if (fs::exists(o.out, code) && (!fs::is_directory(o.out, code) || !fs::is_empty(o.out, code)))
+    throw UsageError(o.out + " is there already, and nothing is overwritten");
+  const bool folder = fs::is_directory(o.input, code), lines = fs::path(o.input).extension() == ".jsonl";
+  if (o.block > 0 && (lines || folder)) throw UsageError("--block is of a text");
+  if (o.block > 0) return pack_tokens(o, options);
+  if (folder)
+    return pack(fs::exists(o.input + "/index.json") ? shards_of(o.input) : files_below(o.input), o.out, options);
+  return pack(lines ? json_lines(o.input) : text_lines(o.input), o.out, options);
+}
+
+}  // namespace
+
+void add_data_pack(Command data) {
+  const Command command = data.command("pack", "Write samples as MDS shards.");
+  auto o = std::make_shared<PackOptions>();
+  command
+      .option("input", o->input,
+              "lines of a text, JSON lines (.jsonl), or a folder of images, of .npy files or of shards")
+      .required();
+  command.option("--out", o->out, "a new folder").required();
+  command.option("--block", o->block, "a text as blocks of so many characters, for train gpt --data").range(1, 1 << 30);
+  command.option("--compression", o->compression, "zstd or gz, or one with a level such as zstd:7");
+  command.option("--hashes", o->hashes, "hashes to keep, such as sha1,xxh64");
+  command.option("--size-limit", o->size_limit, "most bytes of a shard, before compression").with_default();
+  command.run([o] {
+    catch_signals();
+    if (pack_input(*o)) return;
+    std::error_code ignored;
+    fs::remove_all(o->out, ignored);  // of tokens: what was whole already
+    fmt::print(stderr, "interrupted: nothing is left of {}\n", o->out);
+    exit_if_signalled();
+  });
+}
+
+}  // namespace tessera::app

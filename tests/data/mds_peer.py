@@ -1,0 +1,219 @@
+"""Our shards and orders of samples beside mosaicml-streaming's, whose import of PyTorch is replaced. See scripts/mds_tests."""
+
+import importlib.abc
+import importlib.machinery
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import types
+import warnings
+
+import numpy as np
+
+TESSERA = sys.argv[1]
+STUBS = ("torch", "torchvision", "transformers", "datasets", "pandas", "google", "boto3", "botocore")
+
+
+class StubModule(types.ModuleType):
+    __path__ = []
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in STUBS:
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec):
+        return StubModule(spec.name)
+
+    def exec_module(self, module):
+        pass
+
+
+sys.meta_path.insert(0, Stubs())
+warnings.simplefilter("ignore")
+logging.disable(logging.WARNING)
+from streaming.base.format.mds.reader import MDSReader  # noqa: E402
+from streaming.base.format.mds.writer import MDSWriter  # noqa: E402
+from streaming.base.compression import decompress  # noqa: E402
+from streaming.base.hashing import get_hash  # noqa: E402
+from streaming.base.partition import get_partitions  # noqa: E402
+from streaming.base.shuffle import get_shuffle  # noqa: E402
+
+
+def run(*arguments):
+    return subprocess.run([TESSERA, *map(str, arguments)], capture_output=True, text=True)
+
+
+def checked(*arguments):
+    result = run(*arguments)
+    assert result.returncode == 0, (arguments, result.stderr)
+    return result.stdout
+
+
+def read_with_peer(folder):
+    """Every sample of a folder, its hashes compared."""
+    with open(f"{folder}/index.json") as file:
+        index = json.load(file)
+    samples = []
+    for shard in index["shards"]:
+        raw = f"{folder}/{shard['raw_data']['basename']}"
+        if shard["zip_data"]:
+            with open(f"{folder}/{shard['zip_data']['basename']}", "rb") as file:
+                packed = file.read()
+            check_hashes(shard["zip_data"], packed)
+            with open(raw, "wb") as file:
+                file.write(decompress(shard["compression"], packed))
+        with open(raw, "rb") as file:
+            check_hashes(shard["raw_data"], file.read())
+        samples += list(MDSReader.from_json(folder, "", shard))
+        if shard["zip_data"]:
+            os.remove(raw)
+    return samples
+
+
+def check_hashes(info, data):
+    assert len(data) == info["bytes"]
+    for name, digits in info["hashes"].items():
+        assert get_hash(name, data) == digits, name
+
+
+COLUMNS = {
+    "any": "ndarray", "typed": "ndarray:float32", "fixed": "ndarray:uint16:3,5", "int": "int", "str": "str",
+    "json": "json", "bytes": "bytes", "png": "png", "jpeg": "jpeg", "str_int": "str_int", "str_float": "str_float",
+    **{name: name for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
+                               "float32", "float64")},
+}
+
+
+def random_sample(random):
+    def array(dtype, shape):
+        count = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        return np.frombuffer(random.bytes(count), dtype).reshape(shape).copy()
+
+    dtypes = [name for name in COLUMNS if name[-1].isdigit() and name != "str_int"]
+    out = {name: np.dtype(name).type(random.integers(0, 100)) for name in dtypes}
+    return out | {
+        "any": array(random.choice(dtypes), tuple(random.integers(1, 300, random.integers(1, 3)))),
+        "typed": array("float32", tuple(random.integers(1, 5, 3))), "fixed": array("uint16", (3, 5)),
+        "int": int(random.integers(-(2**62), 2**62)), "str": "tëxt" * int(random.integers(0, 5)),
+        "json": {"a": [1, None, "ü"]}, "bytes": random.bytes(random.integers(0, 50)),
+        "png": b"\x89PNG\r\n\x1a\n" + random.bytes(9), "jpeg": b"\xff\xd8\xff" + random.bytes(9),
+        "str_int": 3**50, "str_float": 0.1,
+    }
+
+
+def peer_files_are_read(folder):
+    """The peer's files, every column, are whole; and what we write again from them has the same bytes."""
+    random = np.random.default_rng(1)
+    for i, compression in enumerate((None, "zstd", "zstd:7", "gz", "gz:1")):
+        out = f"{folder}/peer{i}"
+        hashes = ["sha1", "xxh128", "xxh32", "xxh3_128", "xxh3_64", "xxh64"]
+        with MDSWriter(out=out, columns=COLUMNS, compression=compression, hashes=hashes, size_limit=20000) as writer:
+            for _ in range(200):
+                writer.write(random_sample(random))
+        assert checked("data", "verify", out).startswith("200 samples"), out
+        again = f"{folder}/again{i}"
+        checked("data", "pack", out, "--out", again, "--size-limit", 20000, "--hashes", ",".join(hashes),
+                *(["--compression", compression] if compression else []))
+        with open(f"{out}/index.json") as one, open(f"{again}/index.json") as other:
+            ours, theirs = json.load(other), json.load(one)
+        for a, b in zip(ours["shards"], theirs["shards"], strict=True):
+            assert a["raw_data"] == b["raw_data"], (a, b)
+    print("peer's files: every column, 5 compressions, 6 hashes; written again with the same bytes")
+
+
+def our_files_are_read(folder):
+    lines = [f"line {i} ü" for i in range(3000)]
+    with open(f"{folder}/lines.txt", "w") as file:
+        file.write("\n".join(lines))
+    objects = [{"i": i, "f": i / 7, "s": str(i), "j": [i]} for i in range(500)]
+    with open(f"{folder}/lines.jsonl", "w") as file:
+        file.write("\n".join(map(json.dumps, objects)))
+    arrays = []
+    os.mkdir(f"{folder}/arrays")
+    for i, dtype in enumerate(("uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16",
+                               "float32", "float64")):
+        arrays.append(np.arange(6 * (i + 1)).astype(dtype).reshape(i + 1, 2, 3))
+        np.save(f"{folder}/arrays/{i:02}.npy", arrays[-1])
+    for compression in ("", "zstd", "gz:3"):
+        common = ["--hashes", "sha1,xxh64", "--size-limit", "16k", *(["--compression", compression] if compression else [])]
+        name = compression.replace(":", "_")
+        for source in ("lines.txt", "lines.jsonl", "arrays"):
+            checked("data", "pack", f"{folder}/{source}", "--out", f"{folder}/{source}_{name}", *common)
+        assert [s["text"] for s in read_with_peer(f"{folder}/lines.txt_{name}")] == lines
+        assert read_with_peer(f"{folder}/lines.jsonl_{name}") == objects
+        for sample, array in zip(read_with_peer(f"{folder}/arrays_{name}"), arrays, strict=True):
+            assert sample["array"].dtype == array.dtype and np.array_equal(sample["array"], array)
+    print("our files: text, JSON lines and arrays of every type, 3 compressions, 2 hashes")
+
+
+def draw(random):
+    """Options of an order, some of which cannot be."""
+    def pick(*values):
+        return values[random.integers(len(values))]
+
+    sizes = random.integers(0 if random.random() < 0.2 else 1, pick(3, 50, 4000), random.integers(1, pick(4, 40)))
+    if sizes.sum() == 0:
+        sizes[0] = 1
+    canonical, nodes, ranks = pick(1, 2, 3, 4, 6, 8, 64), pick(1, 2, 3, 4, 5, 8), pick(1, 2, 3, 8)
+    initial = pick(None, None, 1, 2, 3, 4, 8)
+    samples = int(sizes.sum())
+    first = 0 if random.random() < 0.4 else int(random.integers(0, samples + nodes * ranks + 3))
+    return dict(algorithm=pick("orig", "relaxed", "relaxed"), shuffle=pick("none", "naive", "py1s", "py2s", "py1br", "py1e", "py1e"),
+                sizes=sizes.astype(np.int64), canonical=canonical, nodes=nodes, ranks=ranks, workers=pick(1, 1, 2, 3, 8),
+                batch=pick(1, 2, 3, 8, 24), block=pick(2, 7, 100, 3000, 1 << 18),
+                seed=int(pick(0, 9176, random.integers(2**31), random.integers(2**62))), epoch=pick(0, 1, 7, 1000),
+                first=first, initial=initial)
+
+
+def order_of_peer(o):
+    ids = get_partitions(o["algorithm"], int(o["sizes"].sum()), o["canonical"], o["nodes"], o["ranks"], o["workers"],
+                         o["batch"], o["first"], o["initial"])
+    if o["shuffle"] == "none":
+        return ids
+    places = get_shuffle(o["shuffle"], o["sizes"], o["canonical"], o["seed"], o["epoch"], o["block"])
+    return np.where(ids != -1, places[ids], -1)
+
+
+def orders_are_equal(folder, draws):
+    random = np.random.default_rng(2)
+    equal = refused = 0
+    while equal < draws:
+        o = draw(random)
+        try:
+            wanted = order_of_peer(o)
+        except ValueError:
+            wanted = None
+        initial = (o["initial"] or 0) if o["algorithm"] == "relaxed" else 0
+        out = f"{folder}/order.npy"
+        result = run("data", "order", ",".join(map(str, o["sizes"])), "--shuffle", o["shuffle"], "--shuffle-seed", o["seed"],
+                     "--shuffle-block", o["block"], "--canonical-nodes", o["canonical"], "--nodes", o["nodes"],
+                     "--ranks", o["ranks"], "--workers", o["workers"], "--batch", o["batch"], "--epoch", o["epoch"],
+                     "--first", o["first"], "--initial-nodes", initial, "--out", out)
+        if wanted is None:
+            assert result.returncode == 2, ("the peer refuses", o)
+            refused += 1
+            continue
+        assert result.returncode == 0, (result.stderr, o)
+        assert np.array_equal(np.load(out), wanted), o
+        equal += 1
+    print(f"orders: {equal} random ones equal; {refused} more are refused by the peer and by us")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        peer_files_are_read(folder)
+        our_files_are_read(folder)
+        orders_are_equal(folder, 500)
+
+
+main()
