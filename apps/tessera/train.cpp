@@ -21,7 +21,7 @@ namespace {
 using models::TrainOptions;
 
 struct TrainCommand : TrainingOptions {
-  std::string preset = "shakespeare-char-cpu", on_nan = "stop", residual = "f32", text, init;
+  std::string preset = "shakespeare-char-cpu", on_nan = "stop", residual = "f32", text, data, init;
   bool fma_peak = false;
   AttentionChoice attention;
   RecordingOptions profile;
@@ -166,7 +166,9 @@ void settle(TrainCommand& c) {
   c.options.seed = c.seed;
   c.options.on_nan = c.on_nan == "skip" ? train::OnNan::Skip : train::OnNan::Stop;
   c.options.init = c.init;
-  c.options.text = read_text(c.text);
+  if (c.text.empty() == c.data.empty()) throw UsageError("train gpt learns a --text or --data: give one of them");
+  if (c.data.empty()) c.options.text = read_text(c.text);
+  c.options.data = c.data;
   c.options.checkpoint = c.out + "/checkpoint.safetensors";
   c.resume_after_restart(c.options.checkpoint);
   c.options.resume = c.resume;
@@ -247,7 +249,8 @@ void add_train(Command app) {
   const Command gpt = command.command("gpt", "Train a GPT on a text.");
   auto c = std::make_shared<TrainCommand>();
   gpt.option("--preset", c->preset, "shakespeare-char-cpu or gpt2-124m").with_default();
-  gpt.option("--text", c->text, "the text to learn, in UTF-8; the last tenth validates").required();
+  gpt.option("--text", c->text, "the text to learn, in UTF-8; the last tenth validates");
+  gpt.option("--data", c->data, "or a folder that data pack --block made: its tokens are streamed");
   gpt.option("--init", c->init, "weights to start from: gpt2.safetensors in Hugging Face's names");
   gpt.option("--on-nan", c->on_nan, "when the loss is not finite: stop, or skip the step and count it")
       .one_of({"stop", "skip"})

@@ -11,6 +11,8 @@
 #include <variant>
 #include <vector>
 
+#include "tessera/data.h"
+#include "tessera/sample_order.h"
 #include "tessera/tensor.h"
 
 namespace tessera {
@@ -85,6 +87,7 @@ class MdsReader {
   /// Throws FileError. A path with :// is refused: only folders of this machine are read.
   explicit MdsReader(const std::string& folder, MdsReaderOptions options = {});
   ~MdsReader();
+  const std::string& folder() const;
   /// Sorted by name.
   const std::vector<MdsColumn>& columns() const;
   /// The place of a column in columns(). Throws FileError if there is none of that name.
@@ -104,5 +107,12 @@ class MdsReader {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+/// Batches of a column of tokens, arrays of integers with more than `block` of them: inputs and targets, i64
+/// [batch, block] each, the targets one token later. Epochs come in the order of one rank, whatever `order` says of
+/// ranks: those of a run take batches by their index, which is all the state that there is. A last, smaller batch is
+/// left out. Throws FileError, also on a token outside of the vocabulary.
+BatchSource streamed_tokens(std::shared_ptr<const MdsReader> reader, const std::string& column, int64_t block,
+                            int64_t batch, int64_t vocabulary, SampleOrderOptions order = {});
 
 }  // namespace tessera

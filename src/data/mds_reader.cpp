@@ -131,6 +131,7 @@ MdsReader::MdsReader(const std::string& folder, MdsReaderOptions options)
     : state_(std::make_unique<State>(folder, options)) {}
 MdsReader::~MdsReader() = default;
 
+const std::string& MdsReader::folder() const { return state_->folder; }
 const std::vector<MdsColumn>& MdsReader::columns() const { return state_->index.columns; }
 int64_t MdsReader::size() const { return state_->ends.back(); }
 

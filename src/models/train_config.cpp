@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/util/hash.h"
+#include "tessera/io.h"
 
 namespace tessera::models {
 namespace {
@@ -75,7 +76,8 @@ Json config_to_json(const TrainOptions& options) {
   Json out;
   each_field(options, [&](const char* name, const auto& value) { out[name] = to_value(value); });
   Hash hash;
-  hash.update(options.text.data(), options.text.size());
+  const std::string text = options.data.empty() ? options.text : read_file(options.data + "/train/index.json");
+  hash.update(text.data(), text.size());
   out["text"] = hash.value();
   return out;
 }

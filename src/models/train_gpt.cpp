@@ -4,10 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <filesystem>
 #include <utility>
 
 #include "models/train_config.h"
 #include "tessera/io.h"
+#include "tessera/mds.h"
 #include "tessera/optim.h"
 
 namespace tessera::models {
@@ -52,6 +54,8 @@ GPT make_model(TrainOptions& o, const TextData& data) {
   GPTConfig& config = o.model;
   if (!o.init.empty()) blame(o.init, [&] { config.vocab = gpt2_config(initial).vocab; });
   else if (config.vocab == 0) config.vocab = data.tokenizer.size();
+  if (config.vocab == 0)
+    throw FileError(o.data + ": no vocabulary.txt says how many tokens there are: give --vocab");
   if (config.vocab < data.tokenizer.size())
     throw FileError(fmt::format("train: the text has {} characters, the model's vocabulary {}", data.tokenizer.size(),
                                 config.vocab));
@@ -62,9 +66,39 @@ GPT make_model(TrainOptions& o, const TextData& data) {
   return model;
 }
 
+// Of a folder of shards: those to train on stay on disk, those to validate are read.
+TextData streamed_data(const std::string& folder) {
+  TextData out;
+  if (const std::string file = folder + "/vocabulary.txt"; std::filesystem::exists(file))
+    out.tokenizer = CharTokenizer(read_text(file));
+  const MdsReader reader(folder + "/validation");
+  const size_t column = reader.column("tokens");
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < reader.size(); ++i) {
+    const MdsValue value = reader.value(i, column);
+    const Tensor* array = std::get_if<Tensor>(&value);
+    if (!array || is_floating(array->dtype())) throw FileError(folder + "/validation: its column tokens has no tokens");
+    const Tensor wide = cast(*array, Int32);
+    tokens.insert(tokens.end(), wide.data<int32_t>(), wide.data<int32_t>() + wide.numel());
+  }
+  out.validation = std::make_shared<const std::vector<int32_t>>(std::move(tokens));
+  return out;
+}
+
+TextData make_data(const TrainOptions& o) {
+  return o.data.empty() ? make_text_data(o.text, CharTokenizer(o.text), o.model.block) : streamed_data(o.data);
+}
+
+BatchSource make_batches(const TextData& data, const TrainOptions& o) {
+  const uint64_t seed = seed_of(o.seed, kBatches);
+  if (o.data.empty()) return shuffled_windows(data.train, o.model.block, o.batch, seed);
+  const auto reader = std::make_shared<MdsReader>(o.data + "/train");
+  return streamed_tokens(reader, "tokens", o.model.block, o.batch, o.model.vocab, {.seed = seed});
+}
+
 train::Work make_work(const GPT& model, const TextData& data, const TrainOptions& o) {
   const ValidationBlocks validation{data.validation, o.model.block, o.batch};
-  return {.batches = shuffled_windows(data.train, o.model.block, o.batch, seed_of(o.seed, kBatches)),
+  return {.batches = make_batches(data, o),
           .loss = [&model](const Tensors& batch) { return model.loss(batch[0], batch[1]); },
           .loss_and_backward =
               [&model](const Tensors& batch, const Tensor& weight) {
@@ -181,7 +215,7 @@ TrainResult train_gpt(const TrainOptions& options, const TrainCallbacks& callbac
   validate(options);
   TrainOptions o = options;
   if (o.resume) o = resumed(std::move(o));
-  const TextData data = make_text_data(o.text, CharTokenizer(o.text), o.model.block);
+  const TextData data = make_data(o);
   GPT model = make_model(o, data);
   const std::unique_ptr<optim::AdamW> optimizer = make_optimizer(model, o);
   const int64_t tokens = o.batch * o.accumulate * o.model.block;

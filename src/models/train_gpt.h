@@ -44,7 +44,8 @@ struct TrainOptions {
   Device device;
   int64_t report_interval = 1;  ///< steps after which losses are read: until then nothing waits for a GPU
 
-  std::string text;        ///< the text itself
+  std::string text;        ///< the text itself; empty where there is `data`
+  std::string data;        ///< a folder of `data pack --block`, whose tokens are streamed
   std::string init;        ///< GPT-2 weights in Hugging Face's names to start from, or empty
   std::string checkpoint;  ///< file to write, or empty: none
   bool resume = false;     ///< go on from that file

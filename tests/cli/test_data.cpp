@@ -1,0 +1,122 @@
+// data: samples are packed, looked into, verified and learnt from.
+#include "command_line.h"
+
+namespace tessera::cli {
+namespace {
+
+std::string some_text() {
+  std::string text;
+  for (int i = 0; i < 800; ++i) text += "line " + std::to_string(i * i) + " of the text\n";
+  return text;
+}
+
+TEST(Data, PacksLooksAndVerifies) {
+  const Folder folder;
+  write_file(folder / "a.txt", some_text());
+  const Finished packed = run({"data", "pack", folder / "a.txt", "--out", folder / "d", "--compression", "zstd",
+                               "--hashes", "sha1,xxh64", "--size-limit", "8k"});
+  EXPECT_EQ(packed.code, 0) << packed.err;
+  EXPECT_EQ(packed.out, folder / "d" + ": 800 samples in 4 shards\n");
+  const Finished info = run({"data", "info", folder / "d"});
+  EXPECT_EQ(info.out.rfind("800 samples in 4 shards, ", 0), 0u) << info.out;
+  EXPECT_NE(info.out.find(" as zstd\nhashes: sha1, xxh64\ncolumn  encoding\ntext    str\n"), std::string::npos)
+      << info.out;
+  EXPECT_EQ(run({"data", "verify", folder / "d"}).out, "800 samples in 4 shards are whole\n");
+  EXPECT_EQ(run({"data", "pack", folder / "a.txt", "--out", folder / "d"}).err,
+            "error: " + folder / "d" + " is there already, and nothing is overwritten\n");
+
+  const std::string shard = folder / "d/shard.00001.mds.zstd";
+  std::string bytes = read_file(shard);
+  bytes[bytes.size() / 2] ^= 1;
+  write_file(shard, bytes);
+  const Finished bad = run({"data", "verify", folder / "d"});
+  EXPECT_EQ(bad.code, 2);
+  EXPECT_EQ(bad.err.rfind("error: " + shard + ": sha1 is ", 0), 0u) << bad.err;
+}
+
+TEST(Data, PacksLinesFilesAndShards) {
+  const Folder folder;
+  write_file(folder / "a.jsonl",
+             "{\"a\": 1, \"b\": \"x\", \"c\": 1.5, \"d\": [1]}\n{\"a\": 2, \"b\": \"y\", \"c\": 2, \"d\": null}\n");
+  EXPECT_EQ(run({"data", "pack", folder / "a.jsonl", "--out", folder / "lines"}).code, 0);
+  const std::string columns = "column  encoding\na       int\nb       str\nc       float64\nd       json\n";
+  EXPECT_NE(run({"data", "info", folder / "lines"}).out.find(columns), std::string::npos);
+  EXPECT_EQ(run({"data", "pack", folder / "lines", "--out", folder / "again", "--compression", "gz"}).code, 0);
+  EXPECT_NE(run({"data", "info", folder / "again"}).out.find(columns), std::string::npos);
+  fs::create_directories(folder / "images/cat");
+  fs::create_directories(folder / "images/dog");
+  write_file(folder / "images/cat/1.jpg", "\xff\xd8\xff one");
+  write_file(folder / "images/dog/2.jpeg", "\xff\xd8\xff two");
+  EXPECT_EQ(run({"data", "pack", folder / "images", "--out", folder / "i"}).code, 0);
+  EXPECT_NE(run({"data", "info", folder / "i"}).out.find("class   str\nimage   jpeg\nlabel   int\nname    str\n"),
+            std::string::npos);
+  EXPECT_EQ(run({"data", "verify", folder / "i"}).out, "2 samples in 1 shards are whole\n");
+}
+
+TEST(Data, RefusesBadInput) {
+  const Folder folder;
+  write_file(folder / "a.txt", "a\n");
+  write_file(folder / "a.jsonl", "{\"a\": 1}\n{\"a\": 1.5}\n");
+  fs::create_directory(folder / "empty");
+  const auto refusal = [&](const std::string& input, const Words& more = {}) {
+    Words words{"data", "pack", folder / input, "--out", folder / "d"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Finished finished = run(words);
+    EXPECT_EQ(finished.code, 2);
+    EXPECT_FALSE(fs::exists(folder / "d"));
+    return finished.err;
+  };
+  EXPECT_EQ(refusal("none.txt"), "error: cannot open \"" + folder / "none.txt" + "\": No such file or directory\n");
+  EXPECT_EQ(refusal("empty"), "error: " + folder / "empty" + ": no image (.jpg, .png) and no array (.npy) is in it\n");
+  EXPECT_EQ(refusal("a.jsonl"),
+            "error: " + folder / "a.jsonl" + ": line 2 has no int for the column \"a\" of the first line\n");
+  EXPECT_EQ(refusal("a.txt", {"--compression", "lz"}), "error: unknown compression \"lz\", not of: zstd, gz\n");
+  EXPECT_EQ(refusal("a.txt", {"--hashes", "md5"}),
+            "error: unknown hash \"md5\", not of: xxh3_64, xxh3_128, xxh128, xxh64, xxh32, sha1\n");
+  EXPECT_EQ(refusal("a.txt", {"--size-limit", "8x"}), "error: --size-limit 8x is no size such as 64M\n");
+  EXPECT_EQ(run({"data", "order", "10,20", "--canonical-nodes", "4", "--nodes", "3"}).err,
+            "error: sample_order: neither of 4 canonical nodes and 3 nodes divides the other\n");
+  EXPECT_EQ(run({"data", "order", "3,2", "--shuffle", "none", "--ranks", "2", "--batch", "2"}).out,
+            "node 0 rank 0 worker 0 batch 0: 0 2\nnode 0 rank 0 worker 0 batch 1: 4 -1\n"
+            "node 0 rank 1 worker 0 batch 0: 1 3\nnode 0 rank 1 worker 0 batch 1: 3 -1\n");
+}
+
+// The run that was stopped comes to the same weights as the one that was not, on another number of ranks too.
+TEST(Data, TrainsOnStreamedTokens) {
+  const Folder folder;
+  write_file(folder / "a.txt", some_text());
+  EXPECT_EQ(run({"data", "pack", folder / "a.txt", "--block", "16", "--out", folder / "d", "--compression", "zstd",
+                 "--size-limit", "4k"})
+                .code,
+            0);
+  const auto train = [&](const std::string& out, const Words& before, const Words& more) {
+    Words words = before;
+    for (const char* word :
+         {"train",   "gpt", "--steps", "8", "--layers",       "1", "--heads",         "2", "--width",   "16",
+          "--block", "16",  "--batch", "4", "--accumulation", "2", "--eval-interval", "0", "--threads", "1"})
+      words.push_back(word);
+    words.insert(words.end(), {"--data", folder / "d", "--out", folder / out});
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words);
+  };
+  const Finished whole = train("whole", {}, {});
+  EXPECT_EQ(whole.code, 0) << whole.err;
+  EXPECT_EQ(train("parts", {}, {"--stop-after", "3"}).code, 0);
+  const Finished rest = train("parts", {"launch", "--procs", "2", "--", TESSERA_COMMAND}, {"--resume"});
+  EXPECT_EQ(rest.code, 0) << rest.err;
+  const auto loss = [](const std::string& out) {
+    return out.substr(std::min(out.size(), out.rfind("validation loss ")), 22);
+  };
+  EXPECT_NE(loss(whole.out), "") << whole.out;
+  EXPECT_EQ(loss(whole.out), loss(rest.out)) << rest.out;
+  EXPECT_EQ(train("x", {}, {"--text", folder / "a.txt"}).code, 2);
+  fs::remove(folder / "d/vocabulary.txt");
+  EXPECT_EQ(train("x", {}, {}).err,
+            "error: " + folder / "d" + ": no vocabulary.txt says how many tokens there are: give --vocab\n");
+  const Finished few = train("x", {}, {"--vocab", "2"});
+  EXPECT_EQ(few.code, 2);
+  EXPECT_NE(few.err.find(" the vocabulary 2 tokens"), std::string::npos) << few.err;
+}
+
+}  // namespace
+}  // namespace tessera::cli
