@@ -6,6 +6,7 @@
 
 #include "data_commands.h"
 #include "tessera/mds.h"
+#include "tessera/sample_order.h"
 
 namespace tessera::app {
 namespace {
@@ -38,6 +39,18 @@ void verify(const std::string& folder) {
   fmt::print("{} samples in {} shards are whole\n", reader.size(), shards);
 }
 
+// All samples of an epoch once, on one thread.
+void read(const std::string& folder) {
+  const MdsReader reader(folder);
+  const Tensor ids = sample_order(reader.shard_sizes(), {}, 0);
+  const auto begin = std::chrono::steady_clock::now();
+  const int64_t* id = ids.data<int64_t>();
+  for (int64_t i = 0; i < ids.numel(); ++i) reader.sample(id[i]);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  fmt::print("{} samples in {:.3f} s, {}\n", ids.numel(), seconds,
+             decimal(static_cast<double>(ids.numel()) / seconds, "samples/s"));
+}
+
 void add_folder_command(Command data, const std::string& name, const std::string& text,
                         void (*use)(const std::string& folder)) {
   const Command command = data.command(name, text);
@@ -54,6 +67,7 @@ void add_data(Command app) {
   add_data_pack(data);
   add_data_order(data);
   add_folder_command(data, "info", "Say what is in a folder of shards.", print_info);
+  add_folder_command(data, "read", "Read the samples of an epoch in the order py1e, and say how fast.", read);
   add_folder_command(data, "verify", "Read all shards of a folder: every hash, every offset, every value.", verify);
 }
 

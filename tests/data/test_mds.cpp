@@ -316,5 +316,49 @@ TEST(Mds, RefusesWhatIsNotThere) {
             "cannot open \"" + shard + "\": No such file or directory");
 }
 
+TEST(Mds, StreamsTokens) {
+  TemporaryFolder folder;
+  const auto pack = [&](const std::string& name, const std::string& encoding, DType dtype, int64_t length) {
+    MdsWriter writer(folder / name, {{"tokens", encoding}}, {"zstd", {"xxh64"}, 300});
+    for (int64_t i = 0; i < 23; ++i)
+      writer.write(
+          {{"tokens", cast(arange(0, static_cast<double>(length), 1, Float32) + static_cast<double>(i), dtype)}});
+    writer.finish();
+    return std::make_shared<const MdsReader>(folder / name);
+  };
+  const std::pair<const char*, DType> types[] = {{"ndarray:uint8", UInt8},
+                                                 {"ndarray:uint16:7", UInt16},
+                                                 {"ndarray", Int32},
+                                                 {"ndarray:uint32", UInt32},
+                                                 {"ndarray:int64:7", Int64}};
+  const SampleOrderOptions order = {.seed = 5};
+  for (const auto& [encoding, dtype] : types) {
+    const auto reader = pack(std::string("d_") + encoding, encoding, dtype, 7);
+    BatchSource source = streamed_tokens(reader, "tokens", 5, 4, 64, order);
+    for (int64_t index : {0, 4, 5, 12, 3}) {  // five whole batches in each epoch
+      const auto ids = shuffled_samples(reader->shard_sizes(), order, index / 5);
+      const Tensors batch = source(index);
+      ASSERT_EQ(batch[0].shape(), (Shape{4, 5}));
+      for (int64_t i = 0; i < 20; ++i) {
+        const int64_t first = ids[static_cast<size_t>(index % 5 * 4 + i / 5)] + i % 5;
+        ASSERT_EQ(batch[0].data<int64_t>()[i], first) << encoding << index;
+        ASSERT_EQ(batch[1].data<int64_t>()[i], first + 1);
+      }
+    }
+  }
+  const auto reader = pack("r", "ndarray", UInt16, 7);
+  const auto refusal = [&](int64_t block, int64_t batch, int64_t vocabulary) {
+    return error_of([&] {
+      const BatchSource source =
+          streamed_tokens(reader, "tokens", block, batch, vocabulary, {.shuffle = Shuffle::None});
+      source(0);
+    });
+  };
+  EXPECT_EQ(refusal(6, 24, 99), "streamed_tokens: 23 samples are too few for batches of 24");
+  EXPECT_EQ(refusal(7, 2, 99), folder / "r" + ": sample 0 has no list of 8 tokens in column tokens");
+  EXPECT_EQ(refusal(6, 2, 7), folder / "r" + ": sample 1 has token 7, the vocabulary 7 tokens");
+  EXPECT_EQ(refusal(0, 2, 7), "streamed_tokens: block and batch must be at least 1");
+}
+
 }  // namespace
 }  // namespace tessera
