@@ -213,7 +213,7 @@ bool pack(const Source& source, const std::string& folder, const MdsWriterOption
   const bool terminal = isatty(STDOUT_FILENO);
   MdsSample sample;
   while (source.next(sample)) {
-    if (training_stop) return false;
+    if (train::stop_requested()) return false;
     writer.write(sample);
     sample.clear();
     if (!terminal || writer.samples() % 1000 != 0) continue;
