@@ -54,8 +54,7 @@ GPT make_model(TrainOptions& o, const TextData& data) {
   GPTConfig& config = o.model;
   if (!o.init.empty()) blame(o.init, [&] { config.vocab = gpt2_config(initial).vocab; });
   else if (config.vocab == 0) config.vocab = data.tokenizer.size();
-  if (config.vocab == 0)
-    throw FileError(o.data + ": no vocabulary.txt says how many tokens there are: give --vocab");
+  if (config.vocab == 0) throw FileError(o.data + ": no vocabulary.txt says how many tokens there are: give --vocab");
   if (config.vocab < data.tokenizer.size())
     throw FileError(fmt::format("train: the text has {} characters, the model's vocabulary {}", data.tokenizer.size(),
                                 config.vocab));
