@@ -56,7 +56,7 @@ TEST(Command, RefusesBadUsage) {
   expect_error(run({"explain", "matmul", "3x4", "4x5", "5x6"}), 2, "matmul: the number of inputs is 2, not 3");
   expect_error(run({"explain", "conv2d", "1x3x8x8"}), 2, "conv2d: the number of inputs is 2 to 3, not 1");
   expect_error(run({"explain", "dropout", "3x4"}), 2, "dropout: the number of inputs is 2, not 1");
-  expect_error(run({"explain"}), 2, "give an operator, or model and a name");
+  expect_error(run({"explain"}), 2, "give an operator, a collective, or model and a name");
   expect_error(run({"explain", "model"}), 2, "name is required");
   expect_error(run({"explain", "model", "gpt3"}), 2, "unknown model \"gpt3\": there are shakespeare-char-cpu, ");
   expect_error(run({"explain", "model", "resnet20", "--batch", "-1"}), 2, "--batch");
