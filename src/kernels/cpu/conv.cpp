@@ -90,6 +90,11 @@ bool is_depthwise(const Call& call, const Operand& weight) {
   return weight.size(1) == 1 && weight.size(0) == call.attrs.as<ConvAttrs>().groups;
 }
 
+// Of no images, channels or filters, whose costs mean nothing.
+bool is_empty(const Call& call) {
+  return call.in[0].numel() == 0 || call.in[1].numel() == 0 || call.out[0].numel() == 0;
+}
+
 // ---- where rows lie one after the other: by what takes the least time
 
 // Channels that lie last in several groups: all but the direct kernel read their lines once for each group, from beyond
@@ -104,7 +109,7 @@ ByRows by_rows(const Call& call, bool gradient) {
   const Operand &from = call.in[0], &weight = call.in[1], &to = call.out[0];
   const auto& a = call.attrs.as<ConvAttrs>();
   if (conv_dtype(from) != Float32 || !rows_lie({&from, &to}) || lie_last({&from, &to}) == Reason::Ok ||
-      !has_taps(weight) || is_depthwise(call, weight) || to.numel() == 0)
+      !has_taps(weight) || is_depthwise(call, weight) || is_empty(call))
     return ByRows::None;
   const RowsCost cost(a, from, weight, to, gradient);
   std::pair<double, ByRows> best{cost.planes(), ByRows::Planes};
@@ -202,7 +207,7 @@ Reason scatter_pays(const Call& call, bool gradient, bool planes) {
   const Operand &from = call.in[0], &weight = call.in[1], &to = call.out[0];
   if (conv_dtype(from) != Float32) return Reason::DType;
   if (!has_taps(weight) && !is_strided(call)) return Reason::Window;  // a product
-  if (is_depthwise(call, weight) || to.numel() == 0) return Reason::Shape;
+  if (is_depthwise(call, weight) || is_empty(call)) return Reason::Shape;
   if (const auto reason = taken_by_rows<ByRows::Scatter>(call, gradient)) return *reason;
   const ConvCost cost(call.attrs.as<ConvAttrs>(), gradient ? to : from, weight, gradient ? from : to);
   const double direct = cost.direct(gradient) / (takes_tiles(call, 0) == Reason::Ok ? 2 : 1);

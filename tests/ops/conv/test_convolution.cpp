@@ -113,6 +113,23 @@ TEST(ConvTranspose, HasTheSizesThatAreWanted) {
   }
 }
 
+TEST(Conv, PaddingMayBeWiderThanTheWindowWhereItMoves) {
+  Generator g(8);
+  for (const auto& [channels, filters, edge] : {std::tuple{16, 24, 12}, {3, 40, 9}, {24, 3, 33}}) {
+    const ConvOptions o{.stride = {2, 3}, .low = {4, 5}, .high = {4, 5}};
+    const Tensor x = randn({2, channels, edge, edge}, g, Float64), w = randn({filters, channels, 2, 3}, g, Float64);
+    const auto results = [&](DType dtype) {
+      const Tensors leaves{x.to(dtype).set_requires_grad(), w.to(dtype).set_requires_grad()};
+      const Tensor y = conv(leaves[0], leaves[1], {}, o);
+      Tensors out = grad({sum(square(y))}, leaves);
+      out.push_back(y);
+      return out;
+    };
+    const Tensors got = results(Float32), want = results(Float64);
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_LE(relative_error(got[i], want[i]), 2e-6) << channels << " " << i;
+  }
+}
+
 TEST(Conv, AnEmptyBatchGivesFiltersNoGradient) {
   for (const Shape& edges : {Shape{7}, Shape{7, 9}, Shape{5, 7, 9}}) {
     Shape image{0, 4}, filters{5, 4};

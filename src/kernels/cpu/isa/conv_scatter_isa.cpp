@@ -25,8 +25,9 @@ ScatterConvolution<float> gradient_of(const ConvArgs& args, i64 threads) {
 
 i64 scatter_workspace(const ConvArgs& args) {
   const i64 threads = num_threads();
-  return max(forward_of(args, threads).memory_size(), gradient_of(args, threads).memory_size()) *
-         static_cast<i64>(sizeof(float));
+  i64 size = gradient_of(args, threads).memory_size();
+  if (args.stride[0] == 1 && args.stride[1] == 1) size = max(size, forward_of(args, threads).memory_size());
+  return size * static_cast<i64>(sizeof(float));
 }
 
 void scatter_forward(const ConvArgs& args, Executor& pool) {
