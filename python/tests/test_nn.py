@@ -202,3 +202,10 @@ def test_attributes_follow_children_that_are_replaced():
     net.replace("block.norm", nn.Identity(), any_shapes=True)
     x = tessera.randn(2, 3, 4, 4)
     assert np.array_equal(net(x).numpy(), x.numpy())
+
+
+def test_lengths_of_ctc_may_be_lists():
+    x = nn.functional.log_softmax(tessera.randn(7, 2, 5), -1)
+    targets = tessera.tensor([[1, 2, 3], [4, 4, 0]])
+    of_tensors = nn.functional.ctc_loss(x, targets, tessera.tensor([7, 6]), tessera.tensor([3, 2]))
+    assert nn.functional.ctc_loss(x, targets, [7, 6], (3, 2)).item() == of_tensors.item()

@@ -7,7 +7,7 @@ import math
 
 from .. import _C, autograd, creation, functions, shapes
 from .._C import (  # noqa: F401
-    celu, channel_shuffle, ctc_loss, elu, hardsigmoid, hardswish, logsigmoid, mish, pixel_shuffle, pixel_unshuffle, relu,
+    celu, channel_shuffle, elu, hardsigmoid, hardswish, logsigmoid, mish, pixel_shuffle, pixel_unshuffle, relu,
     relu6, selu, sigmoid, silu, softsign, tanh, tanhshrink)
 from .._C import Tensor, dtype
 from ..functions import gelu, pdist  # noqa: F401
@@ -562,6 +562,13 @@ def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: b
         total = _loss(_C.kl_div, "sum", input, target, log_target)
         return total / input.shape[0] if input.ndim else total
     return _loss(_C.kl_div, reduction, input, target, log_target)
+
+
+def ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Tensor | Sequence[int], target_lengths: Tensor | Sequence[int],
+             blank: int = 0, reduction: str = "mean", zero_infinity: bool = False) -> Tensor:
+    """-log of the probability that log_probs (steps, n, classes) spells the targets, without blanks. Graves et al. 2006."""
+    lengths = (n if isinstance(n, Tensor) else creation.tensor(list(n), dtype=dtype.int64) for n in (input_lengths, target_lengths))
+    return _C.ctc_loss(log_probs, targets, *lengths, blank=blank, reduction=reduction, zero_infinity=zero_infinity)
 
 
 def poisson_nll_loss(input: Tensor, target: Tensor, log_input: bool = True, full: bool = False, eps: float = 1e-08, reduction: str
