@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <link.h>
 #include <sys/syscall.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,13 +31,28 @@ constexpr double kPatience = 3;  // seconds that addr2line may take
 
 std::atomic<StackTrace*> shown_to{nullptr};
 
+// Where the thread was when the signal came.
+const void* interrupted_at([[maybe_unused]] const void* context) {
+#if defined(__x86_64__)
+  return reinterpret_cast<const void*>(static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
+#elif defined(__aarch64__)
+  return reinterpret_cast<const void*>(static_cast<const ucontext_t*>(context)->uc_mcontext.pc);
+#else
+  return nullptr;
+#endif
+}
+
 // Calls nothing that takes memory: the thread may be within malloc.
-void write_stack(int) {
+void write_stack(int, siginfo_t*, void* context) {
   const int before = errno;
   StackTrace* const to = shown_to.load();
   if (!to) return;
-  void* at[StackTrace::kFrames + 2];
-  const int all = backtrace(at, StackTrace::kFrames + 2), first = std::min(all, 2);  // this function, and the signal's
+  constexpr int kOwn = 8;  // at most, of this function and of how the signal came
+  void* at[StackTrace::kFrames + kOwn];
+  const int count = backtrace(at, StackTrace::kFrames + kOwn);
+  int first = static_cast<int>(std::find(at, at + count, interrupted_at(context)) - at);
+  if (first == count) first = std::min(count, 2);
+  const int all = std::min(count, first + StackTrace::kFrames);
   for (int i = first; i < all; ++i) {
     StackTrace::Frame& frame = to->frames[i - first];
     std::memset(frame.text, 0, sizeof frame.text);
@@ -94,8 +110,8 @@ void show_stack(StackTrace& to) {
   backtrace(none, 1);  // loads what it needs now
   shown_to = &to;
   struct sigaction action {};
-  action.sa_handler = write_stack;
-  action.sa_flags = SA_RESTART;
+  action.sa_sigaction = write_stack;
+  action.sa_flags = SA_RESTART | SA_SIGINFO;
   sigemptyset(&action.sa_mask);
   if (sigaction(kAsks, &action, nullptr) == 0) to.is_shown = 1;
 }
