@@ -75,7 +75,8 @@ void rank_does(const std::string& what, const World& world) {
   if (world.rank() == 1) {
     if (what == "kill") raise(SIGKILL);
     if (what == "stop") raise(SIGSTOP);
-    if (what == "exit") std::_Exit(7);
+    if (what == "late exit") std::this_thread::sleep_for(std::chrono::milliseconds(500));  // until the others wait
+    if (what == "exit" || what == "late exit") std::_Exit(7);
     if (what == "loop")
       for (std::atomic<int> i{0};; ++i) {
       }
@@ -191,7 +192,7 @@ TEST(Launch, SaysWhoFailedAndWhy) {
 
 TEST(Launch, KeepsTheLastCallsOfAFailedRun) {
   std::vector<RankHistory> seen;
-  LaunchOptions options = ranks_that("exit");
+  LaunchOptions options = ranks_that("late exit");
   options.procs = 3;
   options.grace = 0.3;
   options.on_failure = [&](const std::vector<RankHistory>& all) { seen = all; };
