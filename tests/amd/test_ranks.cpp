@@ -127,7 +127,7 @@ TEST(HipRanks, NameTheDifferingCall) {
   EXPECT_NE(text.find("collective 2 differs: "), std::string::npos) << text;
   EXPECT_NE(text.find("all_reduce sum of 4 f32 in a list on rank"), std::string::npos) << text;
   EXPECT_NE(text.find("all_gather of f32[4] on rank 1"), std::string::npos) << text;
-  EXPECT_LT(seconds, 2);
+  EXPECT_LT(seconds, 4);  // 1.05 on a quiet machine
 }
 
 TEST(HipRanks, NameWhoDoesNotCome) {

@@ -242,7 +242,7 @@ TEST_F(LaunchTrain, EnginesAreExplained) {
 
 TEST_F(LaunchTrain, AFailedRunLeavesItsLastCollectives) {
   const std::string file = folder / "record.pt.trace.json";
-  const char* const script = "[ $RANK = 0 ] || (sleep 1; kill -9 $$) & exec \"$0\" \"$@\"";
+  const char* const script = "[ $RANK = 0 ] || (sleep 3; kill -9 $$) & exec \"$0\" \"$@\"";
   Words command{"launch", "--procs", "2", "--flight-record", file, "--", "/bin/sh", "-c", script, TESSERA_COMMAND};
   const Words arguments = train(1'000'000, "x");
   command.insert(command.end(), arguments.begin(), arguments.end());
