@@ -69,6 +69,15 @@ def batches(case, rank, ranks, step):
         yield rng.standard_normal((5, 6)).astype(np.float32), rng.standard_normal((5, 4)).astype(np.float32), which
 
 
+def backward(functional, tensor_of, model, parallel, parts):
+    """Of all micro-batches; the gradients of ranks meet in the last one."""
+    for x, y, which in parts[:-1]:
+        with parallel.no_sync():
+            functional.mse_loss(model(tensor_of(x), which), tensor_of(y)).backward()
+    x, y, which = parts[-1]
+    functional.mse_loss(model(tensor_of(x), which), tensor_of(y)).backward()
+
+
 def train_torch(case, rank, ranks, steps):
     import torch
     torch.distributed.init_process_group("gloo", rank=rank, world_size=ranks)
@@ -113,13 +122,7 @@ def train_torch(case, rank, ranks, steps):
     for step in range(steps):
         optimizer.zero_grad()
         parts = list(batches(case, rank, ranks, step))
-        for i, (x, y, which) in enumerate(parts):
-            loss = lambda: torch.nn.functional.mse_loss(parallel(torch.from_numpy(x), which), torch.from_numpy(y)).backward()
-            if i + 1 < len(parts):
-                with parallel.no_sync():
-                    loss()
-            else:
-                loss()
+        backward(torch.nn.functional, torch.from_numpy, parallel, parallel, parts)
         grads = {k: None if p.grad is None else p.grad.numpy().copy() for k, p in model.named_parameters()}
         optimizer.step()
         if case.startswith("local"):
@@ -148,13 +151,7 @@ def train_tessera(case, steps):
     for step in range(steps):
         optimizer.zero_grad()
         parts = list(batches(case, world.rank, world.size, step))
-        for i, (x, y, which) in enumerate(parts):
-            loss = lambda: nn.functional.mse_loss(model(tessera.from_numpy(x), which), tessera.from_numpy(y)).backward()
-            if i + 1 < len(parts):
-                with parallel.no_sync():
-                    loss()
-            else:
-                loss()
+        backward(nn.functional, tessera.from_numpy, model, None if local else parallel, parts)
         grads = {k: None if p.grad is None else p.grad.numpy().copy() for k, p in model.named_parameters()}
         optimizer.step()
         if local:

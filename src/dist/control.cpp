@@ -69,19 +69,18 @@ uint64_t Control::allocate(uint64_t bytes) {
 
 Control::OfRank& Control::of_rank(int rank) const { return reinterpret_cast<OfRank*>(memory_.data() + kOfRanks)[rank]; }
 
-uint64_t CallLog::begin(const Call& call) {
+CallLog::Begun CallLog::begin(const Call& call) {
   Place& me = control_.place(self_);
   me.kind.store(static_cast<uint8_t>(call.kind), std::memory_order_relaxed);
-  const bool is_message = call.kind == Call::Kind::Send || call.kind == Call::Kind::Recv;
   CallRecord record{.number = me.calls.fetch_add(1, std::memory_order_relaxed) + 1,
                     .began = now_ns(),
                     .group = group_,
-                    .in_group = is_message ? 0 : calls_.fetch_add(1, std::memory_order_relaxed) + 1,
+                    .in_group = is_message(call) ? 0 : calls_.fetch_add(1, std::memory_order_relaxed) + 1,
                     .step = me.step.load(std::memory_order_relaxed),
                     .ranks = ranks_,
                     .call = call};
   control_.recorder(self_).begin(record);
-  return record.number;
+  return {record.number, record.in_group};
 }
 
 void Control::charge(int other, uint8_t phase, int64_t ns) {

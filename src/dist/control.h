@@ -119,13 +119,15 @@ class CallLog {
   /// `group`: a number that the ranks of the group share and no other group of the host has.
   CallLog(Control& control, int self, uint64_t group, int ranks)
       : control_(control), self_(self), group_(group), ranks_(ranks) {}
-  /// Returns the call's number among those of the rank.
-  uint64_t begin(const Call& call);
+  struct Begun {
+    uint64_t number = 0, in_group = 0;  ///< among the calls of the rank, and of the group; messages have none there
+  };
+  Begun begin(const Call& call);
   void end(uint64_t number) const { control_.recorder(self_).end(number, now_ns()); }
   /// A call from its beginning to the end of a scope, where nothing was thrown.
   class Scope {
    public:
-    Scope(CallLog& log, const Call& call) : log_(log), number_(log.begin(call)) {}
+    Scope(CallLog& log, const Call& call) : log_(log), number_(log.begin(call).number) {}
     ~Scope() {
       if (std::uncaught_exceptions() == thrown_) log_.end(number_);
     }

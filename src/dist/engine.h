@@ -37,6 +37,7 @@ struct Call {
 inline Call message(Call::Kind kind, int64_t bytes, int other) {
   return {.kind = kind, .dtype = UInt8, .root = other, .count = bytes, .dims = 1, .shape = {bytes}};
 }
+inline bool is_message(const Call& call) { return call.kind == Call::Kind::Send || call.kind == Call::Kind::Recv; }
 std::string_view name_of(Call::Kind kind);
 /// "all_reduce sum of f32[3, 4]".
 std::string to_string(const Call& call);

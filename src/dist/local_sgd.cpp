@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <string>
 
@@ -110,14 +111,18 @@ struct LocalSGD::State {
     return out;
   }
 
+  void make_mean(const std::vector<size_t>& which, const Group& block) const {
+    std::map<DType, Tensors> of_dtype;
+    for (const size_t i : which) of_dtype[parameters[i].dtype()].push_back(parameters[i].detach());
+    for (const auto& [dtype, tensors] : of_dtype) all_reduce_(tensors, block, Mean);
+  }
+
   void average(size_t level, double lr) {
     const Group& block = blocks[level];
     if (block.size() == 1) return;
     const NoGrad no_grad;
     const std::vector<size_t> which = trained(block);
-    std::map<DType, Tensors> of_dtype;
-    for (const size_t i : which) of_dtype[parameters[i].dtype()].push_back(parameters[i].detach());
-    for (const auto& [dtype, tensors] : of_dtype) all_reduce_(tensors, block, Mean);
+    make_mean(which, block);
     if (options.outer_momentum == 0 || level + 1 < blocks.size()) return;
     for (const size_t i : which) {
       Tensor value = parameters[i].detach();
@@ -153,7 +158,9 @@ void LocalSGD::step(double lr) {
 
 void LocalSGD::average() {
   const NoGrad no_grad;
-  for (const Tensor& p : state_->parameters) all_reduce_({p.detach()}, state_->group, Mean);
+  std::vector<size_t> all(state_->parameters.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  state_->make_mean(all, state_->group);
 }
 
 int64_t LocalSGD::steps() const { return state_->step; }

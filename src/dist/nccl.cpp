@@ -157,12 +157,12 @@ void Nccl::check(Library::Result result) {
 void Nccl::settle(Library::Result result) {
   check(result);
   const int64_t began = now_ns();
-  const Queued last{place().calls.load(std::memory_order_relaxed), log_->calls(), call_, began};
+  last_.since = began;
   for (result = Library::in_progress; result == Library::in_progress;) {
     check(library_.async_error(comm_, &result));
     if (result != Library::in_progress) break;
     control_->check();
-    name_late(last);
+    name_late(last_);
     if (now_ns() - began > kSpin) std::this_thread::sleep_for(50us);
   }
   place().waits_for.store(0, std::memory_order_relaxed);
@@ -172,11 +172,11 @@ void Nccl::settle(Library::Result result) {
 // Whether that rank of this host has called the same. Throws Error where it called something else.
 bool Nccl::has_come(int r, const Queued& queued) const {
   const Place& other = control_->place(r);
-  if (!control_->is_local(r)) return other.calls.load(std::memory_order_relaxed) >= queued.number;
-  if (queued.in_group == 0) return true;  // a message, which that rank need not know yet
-  const std::optional<CallRecord> theirs = control_->recorder(r).find(log_->group(), queued.in_group);
+  if (!control_->is_local(r)) return other.calls.load(std::memory_order_relaxed) >= queued.begun.number;
+  if (queued.begun.in_group == 0) return true;  // a message, which that rank need not know yet
+  const std::optional<CallRecord> theirs = control_->recorder(r).find(log_->group(), queued.begun.in_group);
   if (theirs && !(theirs->call == queued.call))
-    throw Error(fmt::format("collective {} differs: {} on rank {}, {} on rank {}", queued.in_group,
+    throw Error(fmt::format("collective {} differs: {} on rank {}, {} on rank {}", queued.begun.in_group,
                             to_string(queued.call), me(), to_string(theirs->call), r));
   return theirs.has_value();
 }
@@ -207,8 +207,7 @@ void Nccl::join(const Library::UniqueId& id) {
 
 void Nccl::queue(const Call& call, const std::function<void(Library::Stream)>& fn) {
   control_->check();
-  call_ = call;
-  const uint64_t number = log_->begin(call);
+  last_ = {log_->begin(call), call, 0};
   gpu::enter(on_);
   const gpu::StreamHandle stream = gpu::stream_of(on_).handle;
   const std::lock_guard lock(mutex_);
@@ -217,8 +216,7 @@ void Nccl::queue(const Call& call, const std::function<void(Library::Stream)>& f
   if (gpu::capture_on(on_) || queued_.size() >= kMostWatched) return;
   if (free_.empty()) free_.push_back(on_.runtime.create_event(false));
   on_.runtime.record(free_.back(), stream);
-  const bool is_message = call.kind == Call::Kind::Send || call.kind == Call::Kind::Recv;
-  queued_.push_back({number, is_message ? 0 : log_->calls(), call, now_ns(), free_.back()});
+  queued_.push_back({last_.begun, call, now_ns(), free_.back()});
   free_.pop_back();
 }
 
@@ -253,7 +251,7 @@ void Nccl::look() {
   check(result);
   gpu::enter(on_);
   while (!queued_.empty() && on_.runtime.has_happened(queued_.front().event)) {
-    log_->end(queued_.front().number);
+    log_->end(queued_.front().begun.number);
     free_.push_back(queued_.front().event);
     queued_.pop_front();
     if (!queued_.empty()) queued_.front().since = now_ns();

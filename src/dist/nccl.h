@@ -42,7 +42,7 @@ class Nccl final : public Engine {
   using Library = NcclLibrary;
   /// A call that is queued, and the event behind it.
   struct Queued {
-    uint64_t number, in_group;
+    CallLog::Begun begun;
     Call call;
     int64_t since;  // when it became the first, in nanoseconds
     gpu::EventHandle event = {};
@@ -73,7 +73,7 @@ class Nccl final : public Engine {
   gpu::DeviceState& on_;
   Library::Comm comm_ = nullptr;
   std::optional<CallLog> log_;
-  Call call_;  // that was begun last
+  Queued last_{};  // that was begun
 
   std::mutex mutex_;  // of what follows, and of comm_
   std::condition_variable ending_;
