@@ -8,6 +8,7 @@
 #include "io/io_check.h"
 #include "tessera/io.h"
 #include "tessera/mds.h"
+#include "tessera/ops.h"
 
 namespace tessera {
 namespace {
