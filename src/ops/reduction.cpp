@@ -11,6 +11,7 @@
 #include "ops/op_name.h"
 #include "ops/op_table.h"
 #include "ops/reference.h"
+#include "tessera/ops_indexing.h"
 
 namespace tessera {
 namespace {
@@ -254,7 +255,8 @@ Tensors cumsum_vjp(const Saved& s, const Tensors& grads) {
 }
 Tensors topk_vjp(const Saved& s, const Tensors& grads) {
   if (!grads[0].defined()) return Tensors(1);
-  return {scatter_add(zeros_like(s.metas[0]), s.attrs.as<TopkAttrs>().dim, s.outputs[1], grads[0])};
+  // No place comes twice.
+  return {scatter(zeros_like(s.metas[0]), s.attrs.as<TopkAttrs>().dim, s.outputs[1], grads[0])};
 }
 
 // ---- the ops

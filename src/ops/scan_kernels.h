@@ -6,7 +6,7 @@
 namespace tessera {
 
 /// The text of a kernel `name`: `state` has State, none() and combine(earlier, later), and `line` what Line::load() and
-/// Line::store() do. A warp takes a line of neighbours, and lines that lie side by side have a thread each. x [outer,
+/// Line::store() do. A warp takes a line of neighbours, four of each lane, and lines that lie side by side have a thread each. x [outer,
 /// length, inner] and all else are contiguous; y, g and places are there where the line wants them.
 inline std::string scan_kernel(std::string_view name, std::string_view state, std::string_view line) {
   constexpr std::string_view lines = R"(
@@ -39,17 +39,26 @@ extern "C" TESSERA_KERNEL(256) void )",
   }
   const i64 number = (block_in_grid() * 256 + thread_in_block()) / team_lanes, begin = number * length;
   if (number >= outer) return;
+  constexpr int each = 4;  // elements of a lane, one after the other
   const int lane = thread_in_block() % team_lanes;
   State carry = none();
-  for (i64 first = 0; first < length; first += team_lanes) {
-    const i64 i = first + lane;
-    State mine = i < length ? line.load(begin, i) : none(), all = mine;
+  for (i64 first = 0; first < length; first += each * team_lanes) {
+    const i64 from = first + lane * each;
+    State mine[each];
+    unroll<each>([&](auto j) {
+      mine[j] = from + j < length ? line.load(begin, from + j) : none();
+      if constexpr (j > 0) mine[j] = combine(mine[j - 1], mine[j]);
+    });
+    State all = mine[each - 1], before = none();
     for (int mask = 1; mask < team_lanes; mask *= 2) {
       const State other = from_lane(all, mask);
-      if (lane & mask) mine = combine(other, mine);
+      if (lane & mask) before = combine(other, before);
       all = lane & mask ? combine(other, all) : combine(all, other);
     }
-    if (i < length) line.store(begin, i, combine(carry, mine));
+    before = combine(carry, before);
+    unroll<each>([&](auto j) {
+      if (from + j < length) line.store(begin, from + j, combine(before, mine[j]));
+    });
     carry = combine(carry, all);
   }
 }

@@ -72,9 +72,10 @@ void running_extremes(const SomeLines& l, int64_t length, const T* x, T* values,
 
 // By a loop or a kernel that gives values and places.
 Chosen extremes_by(const Line& line, bool largest, const CustomForward& forward) {
-  const auto backward = [dim = line.dim](const Tensors& in, const Tensors& out, const Tensors& grads) {
+  const auto backward = [dim = line.dim](const Tensors&, const Tensors& out, const Tensors& grads) {
     if (!grads[0].defined()) return Tensors(1);
-    return Tensors{scatter_add(zeros_like(in[0]), dim, out[1], grads[0])};
+    // In f32 at least: many may come to one place.
+    return Tensors{in_single(grads[0], [&](const Tensor& g) { return scatter_add(zeros_like(g), dim, out[1], g); })};
   };
   const Tensors out = custom_function(largest ? "cummax" : "cummin", {line.x}, forward, backward);
   return {out[0], out[1]};
@@ -327,20 +328,24 @@ void gradients_of_log_sums(const SomeLines& l, int64_t length, const T* x, const
 
 CardKernel logcumsumexp_kernel("logcumsumexp", scan_kernel("logcumsumexp", R"(
 struct State {
-  T value;
+  T largest, sum;  // of e^(x - largest); where all are -infinity, 0
 };
-TESSERA_DEVICE State none() { return {T(-__builtin_inf())}; }
+TESSERA_DEVICE State none() { return {T(-__builtin_inf()), T(0)}; }
 TESSERA_DEVICE State combine(const State& a, const State& b) {
-  const T larger = b.value != b.value || b.value > a.value ? b.value : a.value;
-  const T smaller = b.value < a.value ? b.value : a.value;
-  const T apart = larger == smaller ? T(0) : smaller - larger;
-  if (larger == T(-__builtin_inf())) return {larger};
-  return {larger + op::log_of_one_plus(exp(apart))};
+  const bool later = b.largest != b.largest || b.largest > a.largest;
+  const State &high = later ? b : a, &low = later ? a : b;
+  const T apart = low.largest - high.largest;  // NaN where both are of one infinity
+  return {high.largest, high.sum + low.sum * (low.largest == high.largest ? T(1) : exp(apart))};
 }
 )",
                                                            R"(
-TESSERA_DEVICE State Line::load(i64 begin, i64 i) const { return {x[at(begin, i)]}; }
-TESSERA_DEVICE void Line::store(i64 begin, i64 i, const State& s) const { out[at(begin, i)] = s.value; }
+TESSERA_DEVICE State Line::load(i64 begin, i64 i) const {
+  const T v = x[at(begin, i)];
+  return {v, v == T(-__builtin_inf()) ? T(0) : T(1)};
+}
+TESSERA_DEVICE void Line::store(i64 begin, i64 i, const State& s) const {
+  out[at(begin, i)] = s.sum == T(0) ? s.largest : s.largest + log(s.sum);
+}
 )"));
 
 Tensor composed_logcumsumexp(const Tensor& x, int64_t dim) {

@@ -48,6 +48,7 @@ struct CumsumArgs {
   int dim;
   long long lengths[max_rank];
   TensorArg in, out;
+  void* workspace;  // cumsum_workspace bytes
 };
 
 /// The k largest (or smallest) elements along `dim` in order, with their indices (i64); NaN counts as largest, and of
@@ -67,6 +68,7 @@ struct ReduceTable {
   void (*reduce)(const ReduceArgs& args, Executor& executor);
   long long (*workspace)(const ReduceArgs& args);  // bytes
   void (*cumsum)(const CumsumArgs& args, Executor& executor);
+  long long (*cumsum_workspace)(const CumsumArgs& args);  // bytes
   void (*topk)(const TopkArgs& args, Executor& executor);
   long long (*topk_workspace)(const TopkArgs& args);  // bytes
 };

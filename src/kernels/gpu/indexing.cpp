@@ -178,6 +178,7 @@ void nonzero(const Call& call, Plan& plan) {
   sums.rank = 1;
   sums.lengths[0] = args.tiles;
   sums.in = sums.out = {args.counts, Scalar::i64, {1}};
+  sums.workspace = plan.take(reduce_table().cumsum_workspace(sums));
   plan.launch("cumsum", reduce_table().cumsum, sums);
   plan.launch("nonzero", nonzero_table().write, args);
 }

@@ -164,6 +164,8 @@ MapGraphArgs map_args_of(const Call& call) {
     for (size_t k = 0; k < operands.size(); ++k) args.operand[k].strides[args.rank - 1] = operands[k].strides[d];
   }
   if (args.rank == 0) args.lengths[args.rank++] = 1;
+  args.small = args.total < (int64_t{1} << 31);
+  for (int d = 0; d < args.rank && args.small; ++d) args.inverses[d] = tile::Inverse::of(args.lengths[d]);
   for (size_t k = 0; k < operands.size(); ++k) args.operand[k].data = operands[k].data;
   return args;
 }

@@ -45,6 +45,7 @@ void cumsum(const Call& call, Plan& plan) {
   set_lengths(args.lengths, in);
   args.in = operand(in, args.rank);
   args.out = operand(out, args.rank);
+  args.workspace = plan.take(reduce_table().cumsum_workspace(args));
   plan.launch("cumsum", reduce_table().cumsum, args);
 }
 

@@ -39,9 +39,13 @@ using mask_element_t = typename SignedOfSize<sizeof(element_t<V>)>::type;
 /// (Kahan; Higham, Accuracy and Stability of Numerical Algorithms, 1.14.1).
 template <class V>
 TESSERA_HD V log_of_one_plus(V x) {
-  const V one = V(1), u = one + x;
-  const V corrected = log(u) * (x / (u - one));
-  return select(u == one, x, select(u < number<V>(__builtin_inf()), corrected, log(u)));
+  if constexpr (native::has<V>) {
+    return native::log1p(x);
+  } else {
+    const V one = V(1), u = one + x;
+    const V corrected = log(u) * (x / (u - one));
+    return select(u == one, x, select(u < number<V>(__builtin_inf()), corrected, log(u)));
+  }
 }
 template <class V>
 TESSERA_HD V exp_less_one(V x) {

@@ -100,6 +100,7 @@ void reduce(const ReduceArgs& args, Executor& executor) {
 }
 
 long long reduce_workspace(const ReduceArgs&) { return 0; }
+long long cumsum_workspace(const CumsumArgs&) { return 0; }
 long long topk_workspace(const TopkArgs&) { return 0; }
 
 /// Lines along `dim` of up to three operands.
@@ -148,6 +149,6 @@ void topk(const TopkArgs& args, Executor& executor) {
 }  // namespace
 
 extern const ReduceTable reduce_table;
-const ReduceTable reduce_table = {supports, reduce, reduce_workspace, cumsum, topk, topk_workspace};
+const ReduceTable reduce_table = {supports, reduce, reduce_workspace, cumsum, cumsum_workspace, topk, topk_workspace};
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA

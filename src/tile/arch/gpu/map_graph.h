@@ -14,7 +14,9 @@ TESSERA_DEVICE void locate(const MapGraphArgs& args, i64 element, i64 (&at)[oper
   } else {
     unroll<operands>([&](auto k) { at[k] = 0; });
     for (int d = args.rank - 1; d >= 0; --d) {
-      const i64 rest = d > 0 ? quotient(element, args.lengths[d]) : 0, here = element - rest * args.lengths[d];
+      i64 rest = 0;
+      if (d > 0) rest = args.small ? args.inverses[d](static_cast<int>(element)) : element / args.lengths[d];
+      const i64 here = element - rest * args.lengths[d];
       unroll<operands>([&](auto k) { at[k] += here * args.operand[k].strides[d]; });
       element = rest;
     }

@@ -1,6 +1,6 @@
 // What the host passes to a function of elements that is compiled at run time.
 #pragma once
-#include "../../base.h"
+#include "../../numbers.h"
 
 TESSERA_TILE_BEGIN
 
@@ -11,8 +11,10 @@ struct MapGraphArgs {
     i64 strides[most_dims];  // in elements
   };
   i64 total;
+  bool small;  // total is below 2^31: then inverses divide by the lengths
   int rank;
   i64 lengths[most_dims];
+  Inverse inverses[most_dims];
   Operand operand[most_operands];  // results, then inputs
 };
 

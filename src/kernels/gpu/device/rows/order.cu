@@ -8,18 +8,52 @@ namespace {
 
 // ---- running sums
 
-/// A block of threads for each line, an element each at a time.
+/// Lines in tiles: `ends`, of each line and tile, has what all elements up to the tile's end add up to.
+template <class C>
+struct TiledLines {
+  StridedLines<2> lines;
+  i64 length, tiles;  // of a tile; of a line
+  C* ends;
+};
+
+/// A block of threads for each tile of a line.
 template <class C>
 TESSERA_KERNEL(256)
-void cumsum_lines(const StridedLines<2> lines) {
+void sum_tiles(const TiledLines<C> work) {
   __shared__ C totals[256 / team_lanes];
-  const int thread = tile::thread_in_block(), lane = thread % team_lanes, team = thread / team_lanes;
+  const StridedLines<2>& lines = work.lines;
+  const int thread = tile::thread_in_block();
+  const i64 line = tile::block_in_grid() / work.tiles, number = tile::block_in_grid() - line * work.tiles;
   i64 at[2];
-  lines.starts.locate(tile::block_in_grid(), 1, at);
-  C carry = C(0);
-  for (i64 begin = 0; begin < lines.length; begin += 256) {
+  lines.starts.locate(line, 1, at);
+  C sum = C(0);
+  const i64 end = tile::min((number + 1) * work.length, lines.length);
+  for (i64 i = number * work.length + thread; i < end; i += 256)
+    sum += load_as<C>(lines.data[0], lines.type[0], at[0] + i * lines.step[0]);
+#pragma unroll
+  for (int mask = 1; mask < team_lanes; mask *= 2) sum += from_lane(sum, mask);
+  if (thread % team_lanes == 0) totals[thread / team_lanes] = sum;
+  tile::sync_block();
+  if (thread > 0) return;
+  for (int t = 1; t < 256 / team_lanes; ++t) sum += totals[t];
+  work.ends[tile::block_in_grid()] = sum;
+}
+
+/// A block of threads for each tile of a line, an element each at a time.
+template <class C>
+TESSERA_KERNEL(256)
+void cumsum_lines(const TiledLines<C> work) {
+  __shared__ C totals[256 / team_lanes];
+  const StridedLines<2>& lines = work.lines;
+  const int thread = tile::thread_in_block(), lane = thread % team_lanes, team = thread / team_lanes;
+  const i64 line = tile::block_in_grid() / work.tiles, number = tile::block_in_grid() - line * work.tiles;
+  i64 at[2];
+  lines.starts.locate(line, 1, at);
+  C carry = number > 0 ? work.ends[tile::block_in_grid() - 1] : C(0);
+  const i64 end = tile::min((number + 1) * work.length, lines.length);
+  for (i64 begin = number * work.length; begin < end; begin += 256) {
     const i64 i = begin + thread;
-    C sum = i < lines.length ? load_as<C>(lines.data[0], lines.type[0], at[0] + i * lines.step[0]) : C(0);
+    C sum = i < end ? load_as<C>(lines.data[0], lines.type[0], at[0] + i * lines.step[0]) : C(0);
     C all = sum;  // of 1, 2, 4, ... neighbours: a lane takes those before it
 #pragma unroll
     for (int mask = 1; mask < team_lanes; mask *= 2) {
@@ -34,7 +68,7 @@ void cumsum_lines(const StridedLines<2> lines) {
       if (t < team) before += totals[t];
       carry += totals[t];
     }
-    if (i < lines.length) store_as(lines.data[1], lines.type[1], at[1] + i * lines.step[1], before + sum);
+    if (i < end) store_as(lines.data[1], lines.type[1], at[1] + i * lines.step[1], before + sum);
     tile::sync_block();
   }
 }
@@ -54,22 +88,49 @@ void cumsum_columns(const StridedLines<2> lines) {
   }
 }
 
+/// Tiles of a line: one, unless lines are few and long.
+i64 sum_tiles_of(const StridedLines<2>& lines) {
+  constexpr i64 least = 4096, most_lines = 512;
+  return lines.starts.total <= most_lines && lines.length >= 4 * least ? tile::ceil_div<i64>(lines.length, least) : 1;
+}
+
 template <class C>
-void cumsum_in(const StridedLines<2>& lines, Executor& executor) {
+void cumsum_in(const StridedLines<2>& lines, void* workspace, Executor& executor) {
   if (lines.length == 0) return;
-  const i64 count = lines.starts.total;
+  const i64 count = lines.starts.total, tiles = sum_tiles_of(lines);
   const bool apart = lines.step[0] != 1 && count >= 1024;
   if (apart || lines.length <= 16)
-    launch("cumsum", cumsum_columns<C>, tile::ceil_div<i64>(count, 256), 256, 0, executor, lines);
-  else launch("cumsum", cumsum_lines<C>, count, 256, 0, executor, lines);
+    return launch("cumsum", cumsum_columns<C>, tile::ceil_div<i64>(count, 256), 256, 0, executor, lines);
+  C* const ends = static_cast<C*>(workspace);
+  const TiledLines<C> work{lines, tile::ceil_div(lines.length, tiles), tiles, ends};
+  if (tiles > 1) {
+    launch("cumsum", sum_tiles<C>, count * tiles, 256, 0, executor, work);
+    StridedLines<2> sums{};
+    sums.starts.add(count, {tiles, tiles});
+    sums.length = tiles;
+    for (int k = 0; k < 2; ++k) {
+      sums.data[k] = ends;
+      sums.type[k] = tile::is_same_v<C, double> ? Scalar::f64 : Scalar::i64;
+      sums.step[k] = 1;
+    }
+    launch("cumsum", cumsum_lines<C>, count, 256, 0, executor, TiledLines<C>{sums, tiles, 1, nullptr});
+  }
+  launch("cumsum", cumsum_lines<C>, count * tiles, 256, 0, executor, work);
 }
+
+StridedLines<2> summed_lines(const CumsumArgs& args) { return lines_of<2>(args, {&args.in, &args.out}); }
 
 }  // namespace
 
+i64 cumsum_workspace(const CumsumArgs& args) {
+  const StridedLines<2> lines = summed_lines(args);
+  const i64 tiles = sum_tiles_of(lines);
+  return tiles > 1 ? lines.starts.total * tiles * 8 : 0;
+}
+
 void cumsum(const CumsumArgs& args, Executor& executor) {
-  const auto lines = lines_of<2>(args, {&args.in, &args.out});
-  if (is_floating(args.in.type)) cumsum_in<double>(lines, executor);
-  else cumsum_in<i64>(lines, executor);
+  if (is_floating(args.in.type)) cumsum_in<double>(summed_lines(args), args.workspace, executor);
+  else cumsum_in<i64>(summed_lines(args), args.workspace, executor);
 }
 
 namespace {

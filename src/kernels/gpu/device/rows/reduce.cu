@@ -4,6 +4,7 @@
 namespace tessera::gpu_kernels {
 
 void cumsum(const CumsumArgs& args, Executor& executor);
+i64 cumsum_workspace(const CumsumArgs& args);
 void topk(const TopkArgs& args, Executor& executor);
 i64 topk_workspace(const TopkArgs& args);
 
@@ -159,6 +160,6 @@ void join_slices(const ReducePlan& plan, Executor& executor) {
   else join_in<float>(plan, executor);
 }
 
-ReduceTable reduce_table = {supports, reduce, workspace, cumsum, topk, topk_workspace};
+ReduceTable reduce_table = {supports, reduce, workspace, cumsum, cumsum_workspace, topk, topk_workspace};
 
 }  // namespace tessera::gpu_kernels

@@ -87,7 +87,8 @@ class Described {
   int (*destroy_)(void*);
 };
 
-enum class NetAlgorithm : int { standard = 0, persistent = 1 };
+/// Steps one after another, or kernels that hold the weights throughout: large ones, and those of narrow layers.
+enum class NetAlgorithm : int { standard = 0, persistent = 1, persistent_narrow = 3 };
 
 /// What the library makes of a shape.
 struct Net {

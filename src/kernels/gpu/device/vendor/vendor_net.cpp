@@ -14,10 +14,18 @@ struct Known {
   int kept = 0;
 };
 
-// As PyTorch does: kernels that hold the weights throughout, for one layer of halves whose sizes suit them.
-bool may_persist(const NetShape& s) {
-  return s.type == Scalar::f16 && s.layers == 1 && !s.both && s.hidden <= 1024 && s.hidden % 128 == 0 &&
-         s.in % 128 == 0 && s.batch % 8 == 0 && s.batch <= 128;
+// For which nets, as PyTorch has it: narrow ones in both directions, and one layer of halves whose sizes suit them.
+bool suits(cudnn::NetAlgorithm algorithm, const NetShape& s) {
+  const bool gated = s.kind == NetKind::lstm || s.kind == NetKind::gru;
+  switch (algorithm) {
+    case cudnn::NetAlgorithm::persistent_narrow:
+      return s.hidden <= (gated ? 128 : 256);
+    case cudnn::NetAlgorithm::persistent:
+      return s.type == Scalar::f16 && s.layers == 1 && !s.both && s.hidden <= 1024 && s.hidden % 128 == 0 &&
+             s.in % 128 == 0 && s.batch % 8 == 0 && s.batch <= 128;
+    default:
+      return true;
+  }
 }
 
 Known& known(const NetShape& s) {
@@ -36,8 +44,9 @@ Known& known(const NetShape& s) {
   return nets->at(bytes_of(words), [&](Known& made) {
     const cudnn::Handle handle = cudnn::planner().handle_of(cudnn::current_device());
     if (!handle) return;
-    for (const auto algorithm : {cudnn::NetAlgorithm::persistent, cudnn::NetAlgorithm::standard}) {
-      if (algorithm == cudnn::NetAlgorithm::persistent && !may_persist(s)) continue;
+    using enum cudnn::NetAlgorithm;
+    for (const auto algorithm : {persistent_narrow, persistent, standard}) {
+      if (!suits(algorithm, s)) continue;
       try {
         made.net.emplace(handle, s, algorithm);
         return;
