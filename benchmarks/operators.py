@@ -562,6 +562,7 @@ def main():
     warnings.filterwarnings("ignore")
     torch.set_num_threads(options.threads)
     tessera.set_num_threads(options.threads)
+    tessera.allow_nondeterministic(True)  # as in PyTorch, unless told otherwise
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # f32 beside f32
     where = torch.cuda.get_device_name(options.device) if options.device != "cpu" else platform.processor() or platform.machine()
     print(f"{where}, {options.threads} threads, seed {options.seed}, {options.clock} clock, torch {torch.__version__}, load {os.getloadavg()[0]:.1f}; "

@@ -200,8 +200,8 @@ struct Unique {
   Tensor inverse;  ///< i64 [numel]: which of them each element is
   Tensor counts;   ///< i64 [count]: how many elements each one has
 };
-/// Of all elements of x, whose number is known. By nonzero().
-Unique unique(const Tensor& x);
+/// Of all elements of x, whose number is known; not numbered, the values alone. By nonzero().
+Unique unique(const Tensor& x, bool numbered = true);
 
 // ---- matmul: src/ops/matmul.cpp -------------------------------------------------------------------------------------
 /// [..., m, k] x [..., k, n]; leading dims broadcast; 1-d operands as in NumPy. Transposed views are not copied.

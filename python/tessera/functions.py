@@ -270,8 +270,8 @@ def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False, ret
            None) -> Any:
     """The elements that are there, ascending, or the slices along `dim`."""
     if dim is None:
-        values, inverse, counts = _C.unique(input)
-        inverse = inverse.reshape(input.shape)
+        values, inverse, counts = _C.unique(input, return_inverse or return_counts)
+        inverse = inverse.reshape(input.shape) if return_inverse else None
     else:
         values, _, inverse, counts = _C.unique_along(input, dim)
     out = (values,) + (inverse,) * return_inverse + (counts,) * return_counts

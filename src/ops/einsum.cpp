@@ -147,7 +147,10 @@ Term product(std::string_view equation, Term a, Term b, const Labels& kept) {
   labels.append(of_a.begin(), of_a.end());
   labels.append(of_b.begin(), of_b.end());
   if (summed.empty()) return {multiply(a, b, labels), labels};
-  if (!is_floating(promote(a.x.dtype(), b.x.dtype()))) {
+  const DType dtype = promote(a.x.dtype(), b.x.dtype());
+  // Vectors by vectors are no work for the vendor's products.
+  const bool dots = of_a.empty() && of_b.empty() && a.x.device().is_card() && (dtype == Float32 || dtype == Float64);
+  if (dots || !is_floating(dtype)) {
     Labels all = labels;
     all.append(summed.begin(), summed.end());
     Term whole = {multiply(a, b, all), all};

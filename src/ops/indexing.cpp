@@ -260,7 +260,7 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
   return index_select(flatten(expand(x, shape)), 0, flatten(places));
 }
 
-Unique unique(const Tensor& x) {
+Unique unique(const Tensor& x, bool numbered) {
   const Tensor flat = flatten(x);
   const Dim numel = flat.shape()[0];
   if (numel == Dim(0)) {
@@ -273,6 +273,7 @@ Unique unique(const Tensor& x) {
   const Tensor first = ones({1}, Bool, x.device());
   const Tensor begins = n == 1 ? first : concat({first, ne(slice(sorted, 0, 1, n), slice(sorted, 0, 0, n - 1))}, 0);
   const Tensor starts = flatten(nonzero(begins));
+  if (!numbered) return {index_select(sorted, 0, starts), {}, {}};
   const Tensor run = add(cumsum(cast(begins, Int64), 0), -1);
   const Dim count = starts.shape()[0];
   const Tensor ends = concat({slice(starts, 0, 1, count), full({1}, static_cast<double>(n), Int64, x.device())}, 0);

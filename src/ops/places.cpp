@@ -3,6 +3,7 @@
 
 #include "ops/gradient.h"
 #include "ops/index_check.h"
+#include "ops/map_graph.h"
 #include "tessera/ops_indexing.h"
 
 namespace tessera {
@@ -18,6 +19,12 @@ Shape joined(Shape a, const Shape& b) {
 
 // Negative ones count from the end.
 Tensor counted_from_begin(const Tensor& index, int64_t size) {
+  if (index.device().is_gpu() && index.dim() > 0) {
+    const Tensor all = full({}, static_cast<double>(size), Int64, index.device());  // kernels do not depend on it
+    return map_elements({index, all}, Int64, Int64, [](const Tensor& place, const Tensor& n) {
+      return where(lt(place, number_like(place, 0)), place + n, place);
+    });
+  }
   const Tensor wide = cast(index, Int64);
   return where(lt(wide, number_like(wide, 0)), wide + static_cast<double>(size), wide);
 }

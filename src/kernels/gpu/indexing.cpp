@@ -6,6 +6,7 @@
 
 #include "kernels/shared/arguments.h"
 #include "kernels/shared/tables.h"
+#include "tessera/device.h"
 
 namespace tessera::gpu_kernels {
 namespace {
@@ -108,19 +109,26 @@ void add_rows(const Call& call, Plan& plan, int64_t dim, const Beside& beside) {
   plan.launch("sum_rows", index_table().sum_rows, args);
 }
 
-template <ScatterCombine combine>
+Reason adds_in_any_order(const Call& call) {
+  const DType dtype = call.out[0].dtype();
+  if (dtype != Float32 && dtype != Float64) return Reason::DType;
+  return nondeterministic_allowed() ? Reason::Ok : Reason::Order;
+}
+
+template <ScatterCombine combine, bool in_any_order = false>
 void scatter_by(const Call& call, Plan& plan) {
   const Operand &x = call.in[0], &index = call.in[1], &source = call.in[2], &out = call.out[0];
   copy(call, plan, out, x);
   if (index.numel() == 0) return;
   constexpr int64_t few = 64;  // that come to a line one after the other
   if (const int64_t dim = dim_of(call, x);
-      combine == ScatterCombine::sum && index.dim() > 0 && index.size(dim) > few && is_floating(out.dtype()))
+      !in_any_order && combine == ScatterCombine::sum && index.dim() > 0 && index.size(dim) > few && is_floating(out.dtype()))
     if (const auto beside = beside_places(dim, index, source, out)) return add_rows(call, plan, dim, *beside);
   const int64_t dim = dim_of(call, x);
   ScatterArgs args{};
   args.op = call.op.name.data();
   args.combine = combine;
+  args.in_any_order = in_any_order;
   args.rank = static_cast<int>(index.dim());
   set_lengths(args.lengths, index);
   args.lengths[dim] = 1;
@@ -232,6 +240,10 @@ void one_hot(const Call& call, Plan& plan) {
 constexpr Kernel gather_kernels[] = {{.name = "loop", .plan = gather}};
 template <ScatterCombine combine>
 constexpr Kernel scatter_kernels[] = {{.name = "lines", .plan = scatter_by<combine>}};
+constexpr Kernel scatter_add_kernels[] = {{.name = "atomics",
+                                           .supports = adds_in_any_order,
+                                           .plan = scatter_by<ScatterCombine::sum, true>},
+                                          {.name = "lines", .plan = scatter_by<ScatterCombine::sum>}};
 constexpr Kernel overwrite_kernels[] = {{.name = "last", .plan = overwrite}};
 constexpr Kernel nonzero_kernels[] = {{.name = "tiles", .plan = nonzero}};
 template <BitOp op>
@@ -246,7 +258,7 @@ constexpr Kernel one_hot_kernels[] = {{.name = "loop", .plan = one_hot}};
 std::span<const KernelTableEntry> indexing_kernels() {
   static constexpr KernelTableEntry entries[] = {{"gather", gather_kernels},
                                                  {"scatter", overwrite_kernels},
-                                                 {"scatter_add", scatter_kernels<ScatterCombine::sum>},
+                                                 {"scatter_add", scatter_add_kernels},
                                                  {"scatter_prod", scatter_kernels<ScatterCombine::product>},
                                                  {"scatter_amax", scatter_kernels<ScatterCombine::largest>},
                                                  {"scatter_amin", scatter_kernels<ScatterCombine::smallest>},

@@ -110,8 +110,10 @@ std::optional<gpu::Program> program_of(const Graph& graph) {
                                   "using namespace tessera::tile;\n"
                                   "struct Element {{\n"
                                   "  static constexpr int operands = {};\n{}"
-                                  "  TESSERA_DEVICE void load(const MapGraphArgs& args, const i64* at) {{\n{}  }}\n"
-                                  "  TESSERA_DEVICE void store(const MapGraphArgs& args, const i64* at) const {{\n"
+                                  "  template <class I>\n"
+                                  "  TESSERA_DEVICE void load(const MapGraphArgs& args, const I* at) {{\n{}  }}\n"
+                                  "  template <class I>\n"
+                                  "  TESSERA_DEVICE void store(const MapGraphArgs& args, const I* at) const {{\n"
                                   "{}{}{}  }}\n}};\n"
                                   "extern \"C\" TESSERA_KERNEL(256) void map_flat(const MapGraphArgs args) {{\n"
                                   "  map_elements<Element, true>(args);\n}}\n"
@@ -164,7 +166,13 @@ MapGraphArgs map_args_of(const Call& call) {
     for (size_t k = 0; k < operands.size(); ++k) args.operand[k].strides[args.rank - 1] = operands[k].strides[d];
   }
   if (args.rank == 0) args.lengths[args.rank++] = 1;
-  args.small = args.total < (int64_t{1} << 31);
+  constexpr int64_t most = 1 << 30;
+  args.small = args.total < most;
+  for (size_t k = 0; k < operands.size(); ++k) {
+    int64_t last = 0;
+    for (int d = 0; d < args.rank; ++d) last += std::abs(args.operand[k].strides[d]) * (args.lengths[d] - 1);
+    args.small = args.small && last < most;
+  }
   for (int d = 0; d < args.rank && args.small; ++d) args.inverses[d] = tile::Inverse::of(args.lengths[d]);
   for (size_t k = 0; k < operands.size(); ++k) args.operand[k].data = operands[k].data;
   return args;

@@ -24,6 +24,7 @@ struct ScatterArgs {
   long long lengths[max_rank];  // of lines
   TensorArg out, index, source;
   long long length, out_step, index_step, source_step, bound;
+  bool in_any_order;  // sums of f32 or f64
 };
 
 /// Writes each element of the source to its place; of several the last one stays. Without writers all are alike.

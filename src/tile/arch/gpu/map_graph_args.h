@@ -11,7 +11,7 @@ struct MapGraphArgs {
     i64 strides[most_dims];  // in elements
   };
   i64 total;
-  bool small;  // total is below 2^31: then inverses divide by the lengths
+  bool small;  // places are below 2^30: then they are counted in 32 bits, and inverses divide by the lengths
   int rank;
   i64 lengths[most_dims];
   Inverse inverses[most_dims];

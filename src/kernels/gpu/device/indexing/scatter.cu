@@ -96,18 +96,35 @@ void scatter_long_lines(const ScatterWork work, const Combine combine) {
   }
 }
 
-/// Sums of integers are the same in any order.
+/// In any order, of which sums of integers do not depend.
 template <class T>
 TESSERA_KERNEL(256)
-void add_integers(const ScatterWork work) {
+void add_elements(const ScatterWork work) {
   for (i64 i = first_index(); i < work.nest.total * work.length; i += index_step()) {
-    const i64 line = i / work.length, along = i - line * work.length;
+    const i64 line = tile::quotient(i, work.length), along = i - line * work.length;
     i64 at[3];
     work.nest.locate(line, 1, at);
     const i64 place = work.places.at(at[1] + along * work.index_step);
     if (place >= 0)
       atomicAdd(static_cast<T*>(work.out) + at[0] + place * work.out_step,
                 static_cast<const T*>(work.source)[at[2] + along * work.source_step]);
+  }
+}
+
+/// None where sums depend on their order, which matters.
+auto sum_in_any_order(const ScatterArgs& args) -> void (*)(ScatterWork) {
+  if (args.combine != ScatterCombine::sum) return nullptr;
+  switch (args.out.type) {
+    case Scalar::i32:
+      return add_elements<u32>;
+    case Scalar::i64:
+      return add_elements<unsigned long long>;
+    case Scalar::f32:
+      return args.in_any_order ? add_elements<float> : nullptr;
+    case Scalar::f64:
+      return args.in_any_order ? add_elements<double> : nullptr;
+    default:
+      return nullptr;
   }
 }
 
@@ -121,10 +138,8 @@ void scatter_by(const ScatterArgs& args, Executor& executor) {
                          args.out_step,
                          args.index_step,
                          args.source_step};
-  if (args.combine == ScatterCombine::sum && (args.out.type == Scalar::i32 || args.out.type == Scalar::i64)) {
-    const auto add = args.out.type == Scalar::i32 ? add_integers<u32> : add_integers<unsigned long long>;
+  if (const auto add = sum_in_any_order(args))
     return launch("scatter", add, grid_for(work.nest.total * work.length, 256, executor), 256, 0, executor, work);
-  }
   const bool is_long = args.length >= 32 && work.nest.total < 2048 * i64{executor.multiprocessors};
   with_any(args.out.type, [&](auto type) {
     using T = typename decltype(type)::type;

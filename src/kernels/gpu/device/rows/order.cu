@@ -347,11 +347,14 @@ void sum_counts(u32* counts, u32* totals, i64 rows, i64 tiles) {
   if (lane == 0) totals[row] = carry;
 }
 
-/// Brings a tile's items to their places: behind those of smaller digits, of tiles, warps and lanes before.
+/// Brings a tile's items to their places: behind those of smaller digits, of tiles, warps and lanes before. They are
+/// sorted within the tile first, so that neighbours write to neighbouring places.
 template <class Key>
 TESSERA_KERNEL(256)
 void place_items(const Pass<Key> pass) {
-  TESSERA_SHARED u32 begins[tile_teams][digits];
+  TESSERA_SHARED u32 begins[tile_teams][digits];  // in the tile
+  TESSERA_SHARED u32 shifts[digits];              // from places in the tile to those in the line
+  TESSERA_SHARED Key room[tile_items];
   const int thread = tile::thread_in_block(), lane = thread % team_lanes, team = thread / team_lanes;
   const i64 line = tile::block_in_grid() / pass.tiles, number = tile::block_in_grid() % pass.tiles;
   const i64 length = pass.length, first = number * tile_items + team * thread_items * team_lanes + lane;
@@ -382,20 +385,43 @@ void place_items(const Pass<Key> pass) {
   tile::sync_block();
 
   const i64 row = line * digits + thread;
-  u32 begin = sum_before(pass.totals[row]) + pass.counts[row * pass.tiles + number];
+  u32 count = 0;
+  for (int t = 0; t < tile_teams; ++t) count += begins[t][thread];
+  u32 begin = sum_before(count);
+  tile::sync_block();
+  shifts[thread] = sum_before(pass.totals[row]) + pass.counts[row * pass.tiles + number] - begin;
   for (int t = 0; t < tile_teams; ++t) {
-    const u32 count = begins[t][thread];
+    count = begins[t][thread];
     begins[t][thread] = begin;
     begin += count;
   }
   tile::sync_block();
 
   tile::unroll<thread_items>([&](auto j) {
+    if (first + j * team_lanes >= length) return;
+    before[j] += begins[team][pass.digit(keys[j])];
+    room[before[j]] = keys[j];
+  });
+  tile::sync_block();
+  const int items = static_cast<int>(tile::min<i64>(tile_items, length - number * tile_items));
+  u32 to[thread_items];
+  tile::unroll<thread_items>([&](auto j) {
+    const int i = j * tile_threads + thread;
+    if (i >= items) return;
+    const Key key = room[i];
+    to[j] = static_cast<u32>(i) + shifts[pass.digit(key)];
+    pass.keys_out[line * length + to[j]] = key;
+  });
+  tile::sync_block();
+  u32* const indices = reinterpret_cast<u32*>(room);
+  tile::unroll<thread_items>([&](auto j) {
     const i64 i = first + j * team_lanes;
-    if (i >= length) return;
-    const i64 to = line * length + begins[team][pass.digit(keys[j])] + before[j];
-    pass.keys_out[to] = keys[j];
-    pass.indices_out[to] = pass.indices ? pass.indices[line * length + i] : static_cast<u32>(i);
+    if (i < length) indices[before[j]] = pass.indices ? pass.indices[line * length + i] : static_cast<u32>(i);
+  });
+  tile::sync_block();
+  tile::unroll<thread_items>([&](auto j) {
+    const int i = j * tile_threads + thread;
+    if (i < items) pass.indices_out[line * length + to[j]] = indices[i];
   });
 }
 
