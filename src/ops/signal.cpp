@@ -1,4 +1,5 @@
-// Fourier transforms, by passes on the host and elsewhere as products with their matrices, and what goes with them.
+// Fourier transforms, by passes where there are such kernels and elsewhere as products with their matrices, and what
+// goes with them.
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -8,10 +9,8 @@
 
 #include "core/capture_state.h"
 #include "core/util/allocation_limit.h"
-#include "kernels/cpu/fourier.h"
 #include "ops/check.h"
-#include "ops/on_host.h"
-#include "ops/precise.h"
+#include "ops/fourier.h"
 #include "tessera/autograd.h"
 #include "tessera/ops_pool.h"
 #include "tessera/ops_signal.h"
@@ -66,53 +65,9 @@ Tensor kept_fourier_matrix(const Transform& t, DType dtype, Device device) {
   return kept->emplace_front(key, make()).second;
 }
 
-/// A transform on the host, as a linear map of rows [in, parts] to [out, out_parts].
-struct HostTransform {
-  int64_t length, in, parts, out, out_parts;
-  bool inverse, doubles_in, doubles_out;
-  double scale;
-
-  explicit HostTransform(const Transform& t)
-      : length(t.length),
-        in(t.in),
-        parts(t.parts),
-        out(t.out),
-        out_parts(t.out_parts),
-        inverse(t.inverse),
-        doubles_in(t.inverse && t.onesided),
-        doubles_out(false),
-        scale(t.inverse ? 1 / static_cast<double>(t.length) : 1) {}
-  /// What takes gradients of results to those of inputs.
-  HostTransform adjoint() const {
-    HostTransform t = *this;
-    std::swap(t.in, t.out);
-    std::swap(t.parts, t.out_parts);
-    std::swap(t.doubles_in, t.doubles_out);
-    t.inverse = !inverse;
-    return t;
-  }
-};
-
-// Of x [rows, in, parts], f32 or f64.
-Tensor host_transform(const Tensor& x, const HostTransform& t) {
-  const auto forward = [t](const Tensors& in) {
-    const Tensor from = contiguous(in[0]), to = empty({from.shape()[0], Dim(t.out), Dim(t.out_parts)}, from.dtype());
-    cpu_kernels::FourierArgs a{};
-    a.type = from.dtype() == Float64 ? cpu_kernels::Scalar::f64 : cpu_kernels::Scalar::f32;
-    const auto plan = cpu_kernels::fourier_plan(t.length, a.type);
-    a.inverse = t.inverse, a.doubles_in = t.doubles_in, a.doubles_out = t.doubles_out;
-    a.rows = from.size(0), a.in = t.in, a.out = t.out;
-    a.parts = static_cast<int>(t.parts), a.out_parts = static_cast<int>(t.out_parts);
-    a.scale = t.scale;
-    a.plan = plan.get();
-    a.x = from.data_ptr(), a.y = to.data_ptr();
-    cpu_kernels::fourier_table().transform(a, executor());
-    return Tensors{to};
-  };
-  const auto backward = [t](const Tensors&, const Tensors&, const Tensors& grads) {
-    return Tensors{host_transform(grads[0], t.adjoint())};
-  };
-  return custom_function("dft", {x}, forward, backward)[0];
+FourierMap map_of(const Transform& t) {
+  const double scale = t.inverse ? 1 / static_cast<double>(t.length) : 1;
+  return {t.length, t.in, t.parts, t.out, t.out_parts, t.inverse, t.inverse && t.onesided, false, scale};
 }
 
 Transform transform_of(const Tensor& x, int64_t dim, const FourierOptions& o) {
@@ -158,12 +113,9 @@ Tensor dft(const Tensor& x, int64_t dim, const FourierOptions& options) {
   Shape shape = signal.shape();
   shape.back() = t.out_parts;
   shape[shape.size() - 2] = t.out;
-  if (on_host(x) && x.numel() > 0) {
-    const auto rows = [&](const Tensor& v) {
-      return host_transform(reshape(v, {-1, t.in, t.parts}), HostTransform(t));
-    };
-    return transpose(reshape(in_single(signal, rows), shape), dim, -2);
-  }
+  if (const Tensor single = signal.dtype() == Float64 ? signal : cast(signal, Float32); x.numel() > 0)
+    if (const auto rows = transform_rows(reshape(single, {-1, t.in, t.parts}), map_of(t)))
+      return transpose(reshape(cast(*rows, x.dtype()), shape), dim, -2);
   const Tensor matrix = kept_fourier_matrix(t, x.dtype(), x.device());
   return transpose(reshape(matmul(flatten(signal, -2, -1), matrix), shape), dim, -2);
 }

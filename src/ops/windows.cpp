@@ -103,6 +103,25 @@ Tensor folded_blocks(const Tensor& windows, Dim length, const WindowAttrs& a) {
   return slice(out, a.dim, Dim(0), length, 1);
 }
 
+// The same by a kernel, for which other dims are planes of their own.
+std::optional<Tensor> card_folded(const Tensor& windows, int64_t length, const WindowAttrs& a) {
+  const int64_t rank = windows.dim() - 1, count = windows.size(a.dim);
+  const Windows w{.size = {a.size}, .stride = {a.stride}, .low = {0}, .high = {0}, .dilation = {a.dilation}};
+  const auto known = plane_windows(w, {length}, {count});
+  if (!known || windows.numel() == 0) return {};
+  Dims order, back;
+  for (int64_t d = 0; d < rank; ++d)
+    if (d != a.dim) order.push_back(d);
+  Shape lines;
+  for (const int64_t d : order) lines.push_back(windows.shape()[d]);
+  lines.push_back(length);
+  for (int64_t d = 0; d < rank; ++d) back.push_back(d == a.dim ? rank - 1 : d - (d > a.dim));
+  order.push_back(rank);
+  order.push_back(a.dim);
+  const Tensor columns = reshape(permute(windows, order), {windows.numel() / (a.size * count), a.size, count});
+  return permute(reshape(fold_planes(columns, *known), lines), back);
+}
+
 // The sum of windows along one dim of `length` elements.
 Tensor folded(const Tensor& windows, Dim length, WindowAttrs a) {
   Shape lines = windows.shape();
@@ -110,6 +129,8 @@ Tensor folded(const Tensor& windows, Dim length, WindowAttrs a) {
   a.dim = normalize_dim("fold_windows", a.dim, lines);
   if (lines[a.dim] == Dim(1)) a.stride = a.size * a.dilation;
   if (on_host(windows) && windows.dtype() != Bool) return host_folded(windows, length.value(), a);
+  if (windows.device().is_card() && is_floating(windows.dtype()) && !is_capturing() && !length.is_symbolic())
+    if (const auto done = card_folded(windows, length.value(), a)) return *done;
   return a.dilation > 1 || lines.rank() - a.dim > 6 ? folded_taps(windows, length, a)
                                                     : folded_blocks(windows, length, a);
 }

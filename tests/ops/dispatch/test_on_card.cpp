@@ -3,6 +3,7 @@
 #include "ops/on_card.h"
 #include "tessera/autograd.h"
 #include "tessera/ops_indexing.h"
+#include "tessera/ops_signal.h"
 
 namespace tessera {
 namespace {
@@ -89,6 +90,32 @@ TEST_F(OnCardTest, SearchesAndCountsAsTheCpu) {
   expect_near(got.values, want.values, 0, "values");
   expect_near(got.inverse, want.inverse, 0, "inverse");
   expect_near(got.counts, want.counts, 0, "counts");
+}
+
+TEST_F(OnCardTest, FourierTransformsAsTheCpu) {
+  Generator g(2);
+  for (const DType dtype : {Float32, Float64, BFloat16})
+    for (const int64_t length : {1, 2, 3, 7, 12, 15, 60, 256, 400, 1000, 2048, 2500})
+      for (const int64_t parts : {1, 2})
+        for (const bool inverse : {false, true})
+          for (const bool onesided : {false, true}) {
+            if (onesided && (inverse ? parts == 1 || length < 2 : parts == 2)) continue;
+            const int64_t in = inverse && onesided ? length / 2 + 1 : length;
+            const std::string what = "length " + std::to_string(length) + ", " + std::to_string(parts) + " parts" +
+                                     (inverse ? ", inverse" : "") + (onesided ? ", onesided " : " ") +
+                                     std::string(tessera::name(dtype));
+            const FourierOptions o{.length = length, .inverse = inverse, .onesided = onesided};
+            const Tensor x = cast(randn({5, in, parts}, g, Float64), dtype);
+            const Tensor here = cast(x, Float64).set_requires_grad(), there = x.to(card()).set_requires_grad();
+            const Tensor want = dft(here, 1, o), got = dft(there, 1, o);
+            const double scale = inverse ? 1.0 : std::sqrt(static_cast<double>(length));
+            const double limit = scale * (dtype == BFloat16 ? 3e-2 : dtype == Float64 ? 1e-11 : 1e-5);
+            expect_near(cast(got.detach(), Float64), want, limit, what);
+            const Tensor weight = cast(randn(want.shape(), g, Float64), dtype);
+            const Tensor back = grad({got}, {there}, {weight.to(card())})[0];
+            expect_near(cast(back, Float64), grad({want}, {here}, {cast(weight, Float64)})[0], 4 * limit,
+                        what + ", gradient");
+          }
 }
 
 }  // namespace
