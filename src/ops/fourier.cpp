@@ -44,7 +44,7 @@ struct CardTransform {
 };
 
 // An inverse is a transform with parts exchanged. Passes are Stockham's, which put results in order as they go.
-CardKernel fourier_kernel("fourier", R"(
+CardKernel fourier_kernel("fourier_rows", R"(
 #include <tessera/tile/kernels/fourier.h>
 using Point = fourier::Complex<T>;
 struct Work {
@@ -73,7 +73,7 @@ TESSERA_DEVICE void pass(const Point* from, Point* to, const Point* roots, int l
   }
 }
 
-extern "C" TESSERA_KERNEL(256) void fourier(const T* x, T* y, const Point* roots, const Work w) {
+extern "C" TESSERA_KERNEL(256) void fourier_rows(const T* x, T* y, const Point* roots, const Work w) {
   TESSERA_SHARED Point held[2][room];
   const i64 first = block_in_grid() * w.block_rows;
   const int rows = static_cast<int>(min(i64(w.block_rows), w.rows - first)), all = rows * w.length;
