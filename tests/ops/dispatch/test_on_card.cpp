@@ -1,4 +1,6 @@
 // Functions that have kernels of their own on GPUs, which are compiled when they are first called.
+#include <cmath>
+
 #include "core/gpu_check.h"
 #include "ops/on_card.h"
 #include "tessera/autograd.h"
