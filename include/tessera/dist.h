@@ -133,6 +133,8 @@ class [[nodiscard]] InPhase {
   std::atomic<uint8_t>* phase_;  // null where the rank is alone
   uint8_t before_ = 0;
 };
+/// Milliseconds that this rank has waited for others so far, in collectives of the host.
+double milliseconds_waited(const Group& group);
 /// Says which step of training this rank is in, for who waits for it.
 void set_step(const Group& group, int64_t step);
 
@@ -194,6 +196,8 @@ struct LocalSGDOptions {
   int gradients_within = 1;   ///< blocks of so many neighbours, as those of a host, go on with gradients in common
   double outer_momentum = 0;  ///< of the averages of all ranks: SlowMo, Wang et al. 2020
   int64_t first_step = 0;     ///< where a training that was interrupted goes on
+  /// Gives the last level its ranks. Throws Error that names the first thing that cannot be with so many ranks.
+  void check(int ranks);
 };
 
 /// Local SGD, whose ranks step by themselves and average their parameters now and then, so that they wait for each
@@ -208,8 +212,16 @@ class LocalSGD {
   void step(double lr = 1);
   /// Makes all ranks' parameters their average now, as a checkpoint wants them.
   void average();
+  /// What makes gradients one at present, of all ranks or of blocks; null where each rank keeps its own.
+  const DataParallel* parallel() const;
   /// How many steps there were.
   int64_t steps() const;
+  /// Whether all ranks exchanged something in the last step, so that it costs little to agree on more.
+  bool all_met() const;
+  /// What outer momentum needs to go on, by names of parameters: the same on all ranks. Empty without it.
+  StateDict state_dict() const;
+  /// Throws Error where something is missing or of another shape.
+  void load_state_dict(const StateDict& dict);
   /// The level that averages after that step, from 0 on, or none: of those whose period divides the step the last one.
   /// A single level counts from the end of the warm-up, as PyTorch's averagers do.
   std::optional<size_t> level_at(int64_t step) const;

@@ -87,9 +87,14 @@ void Control::charge(int other, uint8_t phase, int64_t ns) {
   place(other).kept_waiting[phase % kPhases].fetch_add(ns, std::memory_order_relaxed);
 }
 
-Control::Waiting::Waiting(const Control& control, int self, int other, int64_t began) : me_(control.place(self)) {
+Control::Waiting::Waiting(const Control& control, int self, int other, int64_t began)
+    : me_(control.place(self)), began_(now_ns()) {
   me_.since.store(began, std::memory_order_relaxed);
   me_.waits_for.store(other + 1, std::memory_order_relaxed);
+}
+Control::Waiting::~Waiting() {
+  me_.waits_for.store(0, std::memory_order_relaxed);
+  me_.waited.fetch_add(now_ns() - began_, std::memory_order_relaxed);
 }
 
 void Control::look(int64_t began, int self, int other) {

@@ -33,6 +33,7 @@ struct alignas(64) Place {
   HostAddress address;             ///< written before the port
   /// Nanoseconds that others have waited for it, as the last to come, by its phase.
   std::atomic<int64_t> kept_waiting[kPhases];
+  std::atomic<int64_t> waited;  ///< nanoseconds that it has waited for others
 };
 
 /// What ranks of several hosts know from the beginning.
@@ -44,7 +45,7 @@ struct Hosts {
 
 /// The beginning of the memory that all ranks of a host share.
 struct ControlBlock {
-  static constexpr uint32_t kMagic = 0x7e55e4a2;
+  static constexpr uint32_t kMagic = 0x7e55e4a3;
   std::atomic<uint32_t> magic, ranks;
   Hosts hosts;
   std::atomic<uint32_t> aborted;  ///< 1: somebody writes the reason, 2: it is there
@@ -85,11 +86,12 @@ class Control {
   class Waiting {
    public:
     Waiting(const Control& control, int self, int other, int64_t began);
-    ~Waiting() { me_.waits_for.store(0, std::memory_order_relaxed); }
+    ~Waiting();
     Waiting(const Waiting&) = delete;
 
    private:
     Place& me_;
+    int64_t began_;
   };
   /// Of a rank of this host: its last collectives, and where it is if it was asked.
   FlightRecorder& recorder(int rank) const { return of_rank(rank).recorder; }

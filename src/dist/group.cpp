@@ -207,6 +207,13 @@ InPhase::~InPhase() {
   if (phase_) phase_->store(before_, std::memory_order_relaxed);
 }
 
+double milliseconds_waited(const Group& group) {
+  const Group::State& state = group.state();
+  if (!state.control) return 0;
+  const Place& place = state.control->place(state.members[static_cast<size_t>(state.rank)]);
+  return static_cast<double>(place.waited.load(std::memory_order_relaxed)) * 1e-6;
+}
+
 void set_step(const Group& group, int64_t step) {
   const Group::State& state = group.state();
   if (state.control) state.control->place(state.members[static_cast<size_t>(state.rank)]).step = step;

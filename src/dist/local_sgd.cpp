@@ -20,6 +20,7 @@ void check_levels(const std::vector<AveragingLevel>& levels, int all) {
   int64_t period = 0;
   int ranks = 1;
   for (const AveragingLevel& level : levels) {
+    if (level.period < 1) throw Error(fmt::format("LocalSGD: averages after every {} steps", level.period));
     if (level.period <= period)
       throw Error(fmt::format("LocalSGD: periods grow from level to level: {} comes after {}", level.period, period));
     if (level.ranks < 2 && all > 1) throw Error(fmt::format("LocalSGD: {} ranks have nothing to average", level.ranks));
@@ -133,22 +134,27 @@ struct LocalSGD::State {
   }
 };
 
+void LocalSGDOptions::check(int ranks) {
+  if (!hierarchy.empty() && hierarchy.back().ranks == 0) hierarchy.back().ranks = ranks;
+  check_levels(hierarchy, ranks);
+  if (warmup < 0 || first_step < 0) throw Error("LocalSGD: a number of steps is negative");
+  if (gradients_within < 1 || ranks % gradients_within != 0)
+    throw Error(
+        fmt::format("LocalSGD: gradients within blocks of {} ranks: they do not divide {}", gradients_within, ranks));
+  if (!(outer_momentum >= 0 && outer_momentum < 1))
+    throw Error(fmt::format("LocalSGD: outer momentum {:g} is not from 0 to below 1", outer_momentum));
+}
+
 LocalSGD::LocalSGD(const nn::Module& model, const Group& group, const LocalSGDOptions& given) {
   LocalSGDOptions options = given;
-  if (!options.hierarchy.empty() && options.hierarchy.back().ranks == 0) options.hierarchy.back().ranks = group.size();
-  check_levels(options.hierarchy, group.size());
-  if (options.warmup < 0 || options.first_step < 0) throw Error("LocalSGD: a number of steps is negative");
-  if (options.gradients_within < 1 || group.size() % options.gradients_within != 0)
-    throw Error(fmt::format("LocalSGD: gradients within blocks of {} ranks: they do not divide {}",
-                            options.gradients_within, group.size()));
-  if (options.outer_momentum < 0 || options.outer_momentum >= 1)
-    throw Error(fmt::format("LocalSGD: outer momentum {:g} is not from 0 to below 1", options.outer_momentum));
+  options.check(group.size());
   state_ = std::make_shared<State>(model, group, options);
   state_->begin();
 }
 
 void LocalSGD::step(double lr) {
-  if (!(lr > 0)) throw Error(fmt::format("LocalSGD: a learning rate of {:g}", lr));
+  if (!(lr > 0) && state_->options.outer_momentum > 0)
+    throw Error(fmt::format("LocalSGD: a learning rate of {:g}", lr));
   const int64_t step = state_->step++;
   if (const std::optional<size_t> level = level_at(step)) state_->average(*level, lr);
   if (step + 1 != state_->options.warmup) return;
@@ -163,7 +169,38 @@ void LocalSGD::average() {
   state_->make_mean(all, state_->group);
 }
 
+const DataParallel* LocalSGD::parallel() const { return state_->parallel ? &*state_->parallel : nullptr; }
+
 int64_t LocalSGD::steps() const { return state_->step; }
+
+bool LocalSGD::all_met() const {
+  const int64_t last = state_->step - 1;
+  return last < state_->options.first_step || last < state_->options.warmup ||
+         level_at(last) == state_->blocks.size() - 1;
+}
+
+StateDict LocalSGD::state_dict() const {
+  StateDict out;
+  const nn::NamedTensors named = state_->model.named_parameters();
+  for (size_t i = 0; i < state_->before.size(); ++i) {
+    out.emplace(named[i].first + ".before", state_->before[i]);
+    out.emplace(named[i].first + ".momentum", state_->momentum[i]);
+  }
+  return out;
+}
+
+void LocalSGD::load_state_dict(const StateDict& dict) {
+  const NoGrad no_grad;
+  for (const auto& [name, tensor] : state_dict()) {
+    const auto from = dict.find(name);
+    if (from == dict.end()) throw Error("LocalSGD: no " + name);
+    if (from->second.shape() != tensor.shape() || from->second.dtype() != tensor.dtype())
+      throw Error(fmt::format("LocalSGD: {} is {}{}, not {}{}", name, tessera::name(from->second.dtype()),
+                              to_string(from->second.shape()), tessera::name(tensor.dtype()),
+                              to_string(tensor.shape())));
+    Tensor(tensor).copy_(from->second);
+  }
+}
 
 std::optional<size_t> LocalSGD::level_of(const std::vector<AveragingLevel>& hierarchy, int64_t warmup, int64_t step) {
   if (step < warmup) return {};

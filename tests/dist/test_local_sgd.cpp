@@ -151,6 +151,12 @@ TEST(LocalSGD, SaysWhatCannotBe) {
   EXPECT_EQ(refusal({.warmup = -1}), "LocalSGD: a number of steps is negative");
   EXPECT_EQ(refusal({.gradients_within = 3}), "LocalSGD: gradients within blocks of 3 ranks: they do not divide 4");
   EXPECT_EQ(refusal({.outer_momentum = 1}), "LocalSGD: outer momentum 1 is not from 0 to below 1");
+  EXPECT_EQ(refusal({.hierarchy = {{0, 0}}}), "LocalSGD: averages after every 0 steps");
+  EXPECT_EQ(refusal({.outer_momentum = 0.5}, [](LocalSGD& local, LocalModel&, int) { local.step(0); }),
+            "LocalSGD: a learning rate of 0");
+  EXPECT_NE(refusal({.outer_momentum = 0.5}, [](LocalSGD& local, LocalModel&, int) { local.load_state_dict({}); })
+                .find("LocalSGD: no first.bias.before"),
+            std::string::npos);
   EXPECT_NE(refusal({},
                     [](LocalSGD& local, LocalModel& model, int rank) {
                       if (rank == 2) sum(model(local_batch(5, 0, 0))).backward();
