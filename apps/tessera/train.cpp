@@ -133,6 +133,7 @@ void write_results(const models::TrainResult& result, const TrainCommand& c, int
   results.extra()["skipped_steps"] = result.skipped;
   results.extra()["amp"] = c.amp;
   results.extra()["residual"] = c.residual;
+  if (!result.own_ms.empty()) results.extra()["own_ms"] = result.own_ms;  // [rank][step]: without waiting for others
   results.extra()["attention"] = c.attention.name();
   results.write();
 }
@@ -223,6 +224,7 @@ void run(TrainCommand& c) {
   settle(c);
   const dist::World world;
   c.check_ranks(world.size(), c.options.accumulate);
+  c.options.local_sgd = c.averaging_of(world.size());
   c.options.device = world.device(c.options.device);
   Progress progress(c.options.steps);
   int64_t tokens_per_step = 0;

@@ -152,6 +152,7 @@ void write_results(const std::vector<Finished>& runs, const ConvModelCommand& c)
   results.extra()["peak_memory_bytes"] = last.training_bytes;
   results.extra()["amp"] = c.amp;
   results.extra()["size"] = c.options.size;
+  if (!last.own_ms.empty()) results.extra()["own_ms"] = last.own_ms;  // [rank][step]: without waiting for others
   results.write();
 }
 
@@ -159,6 +160,7 @@ void run(ConvModelCommand& c) {
   settle(c);
   const dist::World world;
   c.check_ranks(world.size(), c.options.accumulate);
+  c.options.local_sgd = c.averaging_of(world.size());
   c.options.device = world.device(c.options.device);
   std::vector<Finished> runs;
   for (train::Amp amp : {train::Amp::Off, c.precision()}) {

@@ -23,8 +23,39 @@ void TrainingOptions::add_to(Command app, const std::string& what_is_written) {
       .one_of({"off", "bf16", "fp16"})
       .with_default();
   app.option("--stop-after", stop_after, "save and end after that many steps in all").range(1, INT_MAX);
+  add_averaging_to(app);
   CommonOptions::add_to(app, true);
   add_picks_to(app);
+}
+
+void TrainingOptions::add_averaging_to(Command app) {
+  const Option period =
+      app.option("--local-sgd", local_sgd, "ranks step by themselves, and average after every so many steps");
+  app.option("--hierarchy", hierarchy, "the same in levels of steps and neighbouring ranks, such as 2:8,4:32,8:128")
+      .excludes(period);
+  app.option("--averaging-warmup", averaging.warmup,
+             "steps before that with gradients of all ranks (--warmup is the learning rate's)");
+  app.option("--gradients-within", averaging.gradients_within,
+             "blocks of so many neighbours, as those of a host, keep their gradients in common");
+  app.option("--outer-momentum", averaging.outer_momentum, "momentum of the averages of all ranks (SlowMo)");
+}
+
+std::optional<dist::LocalSGDOptions> TrainingOptions::averaging_of(int ranks) const {
+  dist::LocalSGDOptions out = averaging;
+  if (local_sgd == 0 && hierarchy.empty()) {
+    if (out.warmup != 0 || out.gradients_within != 1 || out.outer_momentum != 0)
+      throw UsageError(
+          "--averaging-warmup, --gradients-within and --outer-momentum go with --local-sgd or --hierarchy");
+    return {};
+  }
+  try {
+    out.hierarchy =
+        hierarchy.empty() ? std::vector<dist::AveragingLevel>{{local_sgd, 0}} : dist::parse_hierarchy(hierarchy);
+    out.check(ranks);
+  } catch (const Error& e) {
+    throw UsageError(e.what());
+  }
+  return out;
 }
 
 void TrainingOptions::resume_after_restart(const std::string& checkpoint) {

@@ -1,10 +1,12 @@
 // What the training commands share: signals, precision, the folder that a run writes to.
 #pragma once
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "command.h"
+#include "tessera/dist.h"
 #include "tessera/trainer.h"
 
 namespace tessera::app {
@@ -18,15 +20,23 @@ struct TrainingOptions : CommonOptions {
   std::string amp = "off", out;
   bool resume = false;
   int64_t stop_after = 0;  // 0: never
+  std::string hierarchy;   // empty: one level, with local_sgd
+  dist::LocalSGDOptions averaging;
+  int64_t local_sgd = 0;  // steps between averages; 0: none, unless there is a hierarchy
 
   /// A run that `tessera launch` began anew goes on from the checkpoint, if there is one by then.
   void resume_after_restart(const std::string& checkpoint);
   void add_to(Command app, const std::string& what_is_written);
   /// Throws UsageError unless so many ranks share the batches of a step evenly.
   static void check_ranks(int ranks, int64_t accumulation);
+  /// How so many ranks average now and then; absent where they do not. Throws UsageError.
+  std::optional<dist::LocalSGDOptions> averaging_of(int ranks) const;
   train::Amp precision() const;
   /// Makes the folder and checks it for these checkpoints, of which a run that goes on needs one. Throws UsageError.
   void prepare(std::initializer_list<std::string> checkpoints) const;
+
+ private:
+  void add_averaging_to(Command app);
 };
 
 }  // namespace tessera::app

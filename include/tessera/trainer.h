@@ -77,6 +77,10 @@ struct Options {
   uint64_t seed = 0;  ///< of what the loss draws, such as dropout
   Device device = {};
   int64_t report_interval = 1;  ///< steps after which losses are read: until then nothing waits for a GPU
+  /// Ranks step by themselves and average now and then, instead of having gradients in common in each step. Before an
+  /// evaluation, a save and the end all ranks become one: parameters, moments and buffers become their means. After
+  /// the warm-up, losses and norms of steps are each rank's own. `first_step` is the trainer's.
+  std::optional<dist::LocalSGDOptions> local_sgd = {};
   Every evaluate = {};          ///< on the validation batches, and at the end
   Every save = {};              ///< and at the end
   std::string checkpoint = {};  ///< file to write, or empty: none
@@ -112,6 +116,9 @@ struct Result {
   std::vector<EvalInfo> evals;
   std::optional<double> val_loss;  ///< after the last step; absent if stopped, or without validation
   int64_t items = 0, skipped = 0;
+  /// Milliseconds that steps since the last resume took on the host of each rank, without what it waited for others:
+  /// [rank][step]. Empty with one rank.
+  std::vector<std::vector<double>> own_ms;
   int64_t peak_memory_bytes = 0;  ///< of tensors, in any part of the run on this rank
   bool stopped = false;
 };

@@ -99,6 +99,7 @@ train::Options make_options(const ConvModelOptions& o) {
           .seed = o.seed,
           .device = o.device,
           .report_interval = o.report_interval,
+          .local_sgd = o.local_sgd,
           .checkpoint = o.checkpoint,
           .resume = o.resume ? train::Resume::Always : train::Resume::Never,
           .metadata = {{"kind", "convmodel"}, {"config", config_of(o).dump()}},
@@ -189,6 +190,7 @@ ConvModelResult train_convmodel(const ConvModelOptions& options, const ConvModel
   result.step_ms = typical_step(trained.steps, options.report_interval);
   result.steps = std::move(trained.steps);
   result.training_bytes = trained.peak_memory_bytes;
+  result.own_ms = std::move(trained.own_ms);
   result.stopped = trained.stopped;
   const train::Ranks ranks{group};
   if (!result.stopped && ranks.rank() == 0) infer(model, options, callbacks, result);

@@ -2,6 +2,7 @@
 #pragma once
 #include <atomic>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,8 @@ struct ConvModelOptions {
   int64_t accumulate = 1;  ///< strips of the picture that make a step, which ranks share; norms are over a strip
   double lr = 1e-3;        ///< of Adam
   uint64_t seed = 1337;
-  Amp amp = Amp::Off;  ///< with Float16, losses are scaled
+  Amp amp = Amp::Off;                                   ///< with Float16, losses are scaled
+  std::optional<dist::LocalSGDOptions> local_sgd = {};  ///< as train::Options has it; a resumed run may have another
   Device device;
   int64_t report_interval = 1;  ///< steps after which losses are read: until then nothing waits for a GPU
   std::string checkpoint;       ///< file to write at the end, or empty: none
@@ -42,14 +44,15 @@ struct ConvModelCallbacks {
   const std::atomic<bool>* stop = nullptr;                 ///< when it becomes true, training saves and returns
 };
 struct ConvModelResult {
-  std::vector<ConvModelStep> steps;  ///< of the whole run, also of the part before a resume
-  double step_ms = 0;                ///< median, without the first steps
-  int64_t training_bytes = 0;        ///< most bytes of tensors at a time
-  bool stopped = false;              ///< then nothing below is known
-  double inference_ms = 0;           ///< median
-  int64_t inference_bytes = 0;       ///< most bytes of tensors at a time
-  double inference_loss = 0;         ///< in evaluation mode, with running statistics
-  Tensor picture;                    ///< what the model has learned, in evaluation mode: f32 [size, size] on the CPU
+  std::vector<ConvModelStep> steps;         ///< of the whole run, also of the part before a resume
+  double step_ms = 0;                       ///< median, without the first steps
+  int64_t training_bytes = 0;               ///< most bytes of tensors at a time
+  std::vector<std::vector<double>> own_ms;  ///< as train::Result has it
+  bool stopped = false;                     ///< then nothing below is known
+  double inference_ms = 0;                  ///< median
+  int64_t inference_bytes = 0;              ///< most bytes of tensors at a time
+  double inference_loss = 0;                ///< in evaluation mode, with running statistics
+  Tensor picture;  ///< what the model has learned, in evaluation mode: f32 [size, size] on the CPU
 };
 
 /// Trains, then infers, as one of the ranks of `group` where there is one; rank 0 alone infers. The same options,

@@ -121,6 +121,7 @@ train::Options make_options(const TrainOptions& o, const TextData& data) {
       .seed = seed_of(o.seed, kDropout),
       .device = o.device,
       .report_interval = o.report_interval,
+      .local_sgd = o.local_sgd,
       .evaluate = train::steps(o.eval_interval),
       .save = train::steps(o.checkpoint_interval),
       .checkpoint = o.checkpoint,

@@ -39,8 +39,9 @@ struct TrainOptions {
   Amp amp = Amp::Off;           ///< with Float16, losses are scaled
   bool lower_residual = false;  ///< with amp: the residual stream and norms, too
   OnNan on_nan = OnNan::Stop;
-  int64_t eval_interval = 250;        ///< steps between evaluations; 0: only at the end
-  int64_t checkpoint_interval = 250;  ///< steps between checkpoints; 0: only at the end
+  int64_t eval_interval = 250;                          ///< steps between evaluations; 0: only at the end
+  int64_t checkpoint_interval = 250;                    ///< steps between checkpoints; 0: only at the end
+  std::optional<dist::LocalSGDOptions> local_sgd = {};  ///< as train::Options has it; a resumed run may have another
   Device device;
   int64_t report_interval = 1;  ///< steps after which losses are read: until then nothing waits for a GPU
 

@@ -8,6 +8,7 @@
 
 #include "tessera/autograd.h"
 #include "tessera/profiler.h"
+#include "train/averaging.h"
 #include "train/ranks.h"
 #include "train/saved.h"
 #include "train/step_reader.h"
@@ -48,6 +49,8 @@ class Trainer::Run {
         options_(std::move(options)),
         ranks_{group},
         own_(checked_share()),
+        averaging_(options_.local_sgd, ranks_),
+        own_time_(ranks_),
         scaler_({.enabled = options_.amp == Amp::Float16}),
         loader_([this](int64_t i) { return work_.batches(number_of(i)); }, 2, work_.resident ? cpu() : options_.device),
         gradients_(model.parameters()),
@@ -56,8 +59,11 @@ class Trainer::Run {
         resumed_(agreed_resume()),
         file_(options_.checkpoint, resumed_),
         reader_(options_.device, [this](std::vector<StepInfo> steps) { read(std::move(steps)); }) {
-    if (ranks_.size() > 1) parallel_.emplace(model, *group, dist::DataParallelOptions{.op = dist::Sum});
-    if (resumed_) restore();
+    if (ranks_.size() > 1 && !averaging_.is_on())
+      parallel_.emplace(model, *group, dist::DataParallelOptions{.op = dist::Sum});
+    const StateDict averages = resumed_ ? restore() : StateDict();
+    if (resumed_) blame(options_.checkpoint, [&] { averaging_.begin(model, step_, averages); });
+    else averaging_.begin(model, step_, averages);
     loss_scale_ = scaler_.current_scale();
   }
 
@@ -71,16 +77,20 @@ class Trainer::Run {
     for (const auto& [name, state] : optimizer_.state_dict()) states.push_back(state);
     profiler::optimizer_state(states);
     if (callbacks.on_start) callbacks.on_start(step_);
-    while (!done() && !ranks_.any(stopped())) {
+    while (!done() && !(averaging_.all_met() && ranks_.any(stopped()))) {
       const int64_t step = step_, items = result_.items;
+      own_time_.begin();
       const bool made = this->step();
       profiler::step();
       if (reader_.waiting() >= options_.report_interval) send();
+      if (made) own_time_.end();
       if (!made || done()) continue;
       if (due(options_.evaluate, step, items)) validate();
       if (due(options_.save, step, items)) save();
     }
     reader_.report();
+    unite();
+    result_.own_ms = own_time_.of_all_ranks();
     if (done()) result_.val_loss = validate();
     result_.stopped = !done();
     optimizer_.zero_grad();
@@ -110,6 +120,10 @@ class Trainer::Run {
         throw Error("train: an interval in epochs needs to know how many batches an epoch has");
     }
     if (!work_.batches || !(work_.loss || work_.loss_and_backward)) throw Error("train: needs batches and a loss");
+    if (options_.local_sgd && work_.count && work_.items == 0)
+      for (const Every& every : {options_.until, options_.evaluate, options_.save})
+        if (every.count > 0 && every.unit == Every::Unit::Items)
+          throw Error("train: with local SGD an interval in items needs batches that all have as many");
     if (options_.resume == Resume::Always && options_.checkpoint.empty())
       throw Error("train: resume needs a checkpoint to go on from");
     if (options_.accumulate % ranks_.size() != 0)
@@ -177,10 +191,12 @@ class Trainer::Run {
     std::vector<double> shares;
     int64_t items = 0;
   };
+  // Those that have a step in common: all, or this one alone.
+  Ranks common() const { return averaging_.is_on() && !averaging_.is_warming_up() ? Ranks() : ranks_; }
   Weighed weigh() {
     Weighed out;
     if (!work_.count || work_.items > 0) {
-      out.shares.assign(static_cast<size_t>(own_), 1.0 / static_cast<double>(options_.accumulate));
+      out.shares.assign(static_cast<size_t>(own_), 1.0 / static_cast<double>(own_ * common().size()));
       out.items = options_.accumulate * std::max<int64_t>(work_.items, 1);
       return out;
     }
@@ -189,7 +205,7 @@ class Trainer::Run {
       out.batches.push_back(next_batch());
       counts.push_back(count_of(out.batches.back()));
     }
-    for (const int64_t n : ranks_.all(tensor(counts, {own_})).to_vector<int64_t>()) out.items += n;
+    for (const int64_t n : common().all(tensor(counts, {own_})).to_vector<int64_t>()) out.items += n;
     if (out.items <= 0) throw Error(fmt::format("train: the batches of step {} count {} items", step_ + 1, out.items));
     for (const int64_t n : counts) out.shares.push_back(static_cast<double>(n) / static_cast<double>(out.items));
     return out;
@@ -197,7 +213,9 @@ class Trainer::Run {
 
   // The share of a batch in the loss of its step.
   Tensor add_gradients(const Tensors& batch, double share) {
-    const Tensor weight = scaler_.scale(full({}, share, Float32, options_.device));
+    // Shares are of a sum over ranks, of whose gradients the warm-up of averages takes the mean.
+    const double ranks = averaging_.is_on() ? common().size() : 1;
+    const Tensor weight = scaler_.scale(full({}, share * ranks, Float32, options_.device));
     Tensor loss;
     {  // Of one batch: where gradients of a cast meet others would depend on the batch that cast first.
       const amp::Autocast region = autocast(options_.amp, options_.lower_residual);
@@ -227,17 +245,21 @@ class Trainer::Run {
       take_buffers(before);
     }
     if (own_ > 1) gradients_.finish();
-    if (parallel_) parallel_->reduce();
+    if (const auto* p = parallel()) p->reduce();
     mean_buffers();
     const NoGrad no_grad;
-    made.loss = sum(ranks_.all(concat(losses, 0)));
-    result_.items += weighed.items;
+    made.loss = sum(common().all(concat(losses, 0)));
+    const bool is_part = common().size() < ranks_.size() && !weighed.batches.empty();
+    (is_part ? own_items_ : result_.items) += weighed.items;
     return true;
   }
 
+  // What makes gradients of ranks one in this step.
+  const dist::DataParallel* parallel() const { return parallel_ ? &*parallel_ : averaging_.parallel(); }
+
   Tensor local_gradients(const Tensors& batch, double share) {
-    if (!parallel_) return add_gradients(batch, share);
-    const auto local = parallel_->no_sync();
+    if (!parallel()) return add_gradients(batch, share);
+    const auto local = parallel()->no_sync();
     return add_gradients(batch, share);
   }
 
@@ -263,7 +285,7 @@ class Trainer::Run {
     const NoGrad no_grad;
     buffer_sum_.finish();
     for (Tensor& b : buffers_) {
-      b.copy_(ranks_.sum_of(b.grad()) * (1.0 / static_cast<double>(options_.accumulate)));
+      b.copy_(common().sum_of(b.grad()) * (1.0 / static_cast<double>(own_ * common().size())));
       b.set_grad({});
     }
   }
@@ -278,6 +300,7 @@ class Trainer::Run {
         optimizer_,
         {options_.clip > 0 ? optim::clip_coefficient(made.norm, options_.clip) : Tensor(), logical_not(finite)});
     scaler_.update();
+    averaging_.step(made.lr);
     if (scaler_.enabled()) made.loss_scale = scaler_.state_dict().at("scale").clone();
   }
 
@@ -305,6 +328,7 @@ class Trainer::Run {
     if (!work_.validation) return {};
     if (!result_.evals.empty() && result_.evals.back().step == step_) return result_.evals.back().loss;
     reader_.report();
+    unite();
     optimizer_.zero_grad();
     const std::optional<double> loss = validation_loss();
     if (!loss) return loss;
@@ -343,15 +367,23 @@ class Trainer::Run {
         std::max(result_.peak_memory_bytes, static_cast<int64_t>(memory_stats(options_.device).peak_allocated));
   }
 
+  // All ranks that stepped by themselves.
+  void unite() {
+    if (!averaging_.unite(model_, optimizer_, scaler_)) return;
+    result_.items += ranks_.sum_of(tensor(std::vector<int64_t>{std::exchange(own_items_, 0)}, {1})).item<int64_t>();
+  }
+
   void save() {
     reader_.report();
     if (!file_.exists()) return;
+    unite();
     const auto phase = ranks_.in(dist::Phase::Checkpoint);
     note_memory();
     Checkpoint out;
     add_part(out, "model.", model_.state_dict());
     add_part(out, "optimizer.", optimizer_.state_dict());
     add_part(out, "scaler.", scaler_.state_dict());
+    add_part(out, "averaging.", averaging_.state_dict());
     std::vector<std::vector<double>> steps, evals;
     for (const StepInfo& s : result_.steps) steps.push_back({s.loss, s.ms, s.lr, s.grad_norm, s.skipped ? 1.0 : 0.0});
     for (const EvalInfo& e : result_.evals) evals.push_back({static_cast<double>(e.step), e.loss});
@@ -365,7 +397,8 @@ class Trainer::Run {
     if (callbacks_->on_checkpoint) callbacks_->on_checkpoint(step_);
   }
 
-  void restore() {
+  // What averages go on from.
+  StateDict restore() {
     const std::string& file = options_.checkpoint;
     Checkpoint from = load_checkpoint(file);
     if (options_.on_load) options_.on_load(from);
@@ -389,6 +422,7 @@ class Trainer::Run {
     result_.peak_memory_bytes = count("bytes", uint64_t{0});
     loader_.seek(step_ * own_);
     restore_history(from);
+    return part(from, "averaging.");
   }
 
   void restore_history(const Checkpoint& from) {
@@ -416,6 +450,9 @@ class Trainer::Run {
   const Callbacks* callbacks_ = nullptr;
   Ranks ranks_;
   int64_t own_;
+  Averaging averaging_;
+  int64_t own_items_ = 0;  // of this rank alone, since ranks were one
+  OwnTime own_time_;
   amp::GradScaler scaler_;
   DataLoader loader_;
   dist::GradientSum gradients_;
