@@ -83,6 +83,7 @@ void add_bench_model(Command bench);
 void add_bench_comm(Command bench);
 void add_explain(Command app);
 void add_explain_model(Command explain);
+void add_simulate(Command app);
 void add_profile(Command app);
 void add_ops(Command app);
 void add_devices(Command app);

@@ -31,6 +31,7 @@ int main(int argc, char** argv) {
   app::add_data(app);
   app::add_bench(app);
   app::add_explain(app);
+  app::add_simulate(app);
   app::add_profile(app);
   app::add_ops(app);
   app::add_devices(app);
