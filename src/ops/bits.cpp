@@ -5,6 +5,7 @@
 #include "core/capture_state.h"
 #include "ops/check.h"
 #include "ops/gradient.h"
+#include "ops/map_graph.h"
 #include "ops/op_name.h"
 #include "ops/op_table.h"
 #include "ops/reference.h"
@@ -129,7 +130,7 @@ Tensor bitwise_xor(const Tensor& a, const Tensor& b) { return of_bits(bitwise_xo
 Tensor bitwise_not(const Tensor& x) {
   require_integers("bitwise_not", x.dtype());
   if (x.dtype() == Bool) return logical_not(x);
-  return add(neg(x), -1);
+  return map_elements({x}, x.dtype(), x.dtype(), [](const Tensor& v) { return add(neg(v), -1); });
 }
 
 Tensor bitcast(const Tensor& x, DType dtype) {

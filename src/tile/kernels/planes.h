@@ -37,6 +37,9 @@ struct PlaneLine {
     first = from > 0 ? (from + stride - 1) / stride : 0;
     last = min(count, (at + low) / stride + 1);
   }
+  /// Taps that may be this element's: the first, and how far they are apart.
+  TESSERA_HD i32 first_tap(i32 at) const { return dilation == 1 ? (at + low) % stride : 0; }
+  TESSERA_HD i32 tap_step() const { return dilation == 1 ? stride : 1; }
   /// The window of which tap t is this element, or -1.
   TESSERA_HD i32 window_at(i32 at, i32 t) const {
     const i32 begin = at + low - t * dilation;
@@ -124,24 +127,19 @@ TESSERA_HD C folded_place(const PlaneWindows& p, i32 place, const T* x) {
   const PlanePlace at(place, p.line[1].size, p.line[2].size);
   const i64 windows = p.windows();
   C sum(0);
-  for (i32 a = 0, tap = 0; a < p.line[0].taps; ++a) {
-    const i32 i = p.line[0].window_at(at.at[0], a);
-    if (i < 0) {
-      tap += p.line[1].taps * p.line[2].taps;
-      continue;
-    }
-    for (i32 b = 0; b < p.line[1].taps; ++b) {
-      const i32 j = p.line[1].window_at(at.at[1], b);
-      if (j < 0) {
-        tap += p.line[2].taps;
-        continue;
-      }
+  /// fn(tap, window)
+  const auto each = [&](int d, auto fn) {
+    const PlaneLine& line = p.line[d];
+    for (i32 tap = line.first_tap(at.at[d]); tap < line.taps; tap += line.tap_step())
+      if (const i32 window = line.window_at(at.at[d], tap); window >= 0) fn(tap, window);
+  };
+  each(0, [&](i32 a, i32 i) {
+    each(1, [&](i32 b, i32 j) {
+      const i32 first = (a * p.line[1].taps + b) * p.line[2].taps;
       const i64 row = (i64(i) * p.line[1].count + j) * p.line[2].count;
-      for (i32 c = 0; c < p.line[2].taps; ++c, ++tap)
-        if (const i32 k = p.line[2].window_at(at.at[2], c); k >= 0)
-          sum += convert_element<C>(x[tap * windows + row + k]);
-    }
-  }
+      each(2, [&](i32 c, i32 k) { sum += convert_element<C>(x[(first + c) * windows + row + k]); });
+    });
+  });
   return sum;
 }
 

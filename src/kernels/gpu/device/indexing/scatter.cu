@@ -3,6 +3,7 @@
 #include "kernels/gpu/device/elementwise/by_size.h"
 #include "kernels/gpu/device/elementwise/loops.h"
 #include "kernels/gpu/device/runtime/fault.h"
+#include "tile/arch/gpu/group.h"
 
 namespace tessera::gpu_kernels {
 namespace {
@@ -238,6 +239,7 @@ const ScatterTable* device_scatter_table() {
 namespace tessera::gpu_kernels {
 namespace {
 
+using tile::ballot, tile::count_of, tile::team_lanes;
 constexpr int threads = 256, per_thread = nonzero_tile / threads;
 
 struct Elements {
@@ -252,11 +254,12 @@ struct Elements {
     if (type >= Scalar::f16) return load_as<double>(data, type, at[0]) != 0;
     return load_as<i64>(data, type, at[0]) != 0;
   }
-  /// Bit j: whether the thread's j-th element is not zero.
+  /// Bit j: whether the thread's j-th element is not zero. Neighbours are those of neighbouring threads.
   TESSERA_DEVICE u32 mask_of(int thread, i64 tile) const {
     u32 mask = 0;
-    for (int j = 0; j < per_thread; ++j)
-      mask |= static_cast<u32>(is_nonzero(tile * nonzero_tile + thread * per_thread + j)) << j;
+    tile::unroll<per_thread>([&](auto j) {
+      mask |= static_cast<u32>(is_nonzero(tile * nonzero_tile + j * threads + thread)) << j;
+    });
     return mask;
   }
 };
@@ -295,20 +298,29 @@ struct Coordinates {
 /// `ends`: how many there are up to the end of each tile. No more than `most` are written.
 TESSERA_KERNEL(threads)
 void write_places(const Elements x, const i64* ends, i64 most, const Coordinates places) {
-  __shared__ int before[2][threads];
-  const int thread = tile::thread_in_block();
+  constexpr int teams = threads / team_lanes;
+  __shared__ int before[per_thread * teams];  // of the tile's rows of `team_lanes` elements: what is in those before
+  const int thread = tile::thread_in_block(), lane = thread % team_lanes, team = thread / team_lanes;
   const i64 tile = tile::block_in_grid();
   const u32 mask = x.mask_of(thread, tile);
-  before[0][thread] = ones(mask);
-  int from = 0;
-  for (int reach = 1; reach < threads; reach *= 2, from = 1 - from) {  // running sums
-    tile::sync_block();
-    before[1 - from][thread] = before[from][thread] + (thread >= reach ? before[from][thread - reach] : 0);
-  }
+  u32 row[per_thread];
+  tile::unroll<per_thread>([&](auto j) {
+    row[j] = ballot(mask >> j & 1);
+    if (lane == 0) before[j * teams + team] = static_cast<int>(count_of(row[j]));
+  });
   tile::sync_block();
-  i64 at = (tile > 0 ? ends[tile - 1] : 0) + before[from][thread] - ones(mask);
-  for (int j = 0; j < per_thread; ++j)
-    if (mask >> j & 1 && at < most) places.write(at++, tile * nonzero_tile + thread * per_thread + j);
+  if (thread == 0)
+    for (int i = 0, all = 0; i < per_thread * teams; ++i) {
+      const int count = before[i];
+      before[i] = all;
+      all += count;
+    }
+  tile::sync_block();
+  const i64 first = tile > 0 ? ends[tile - 1] : 0;
+  tile::unroll<per_thread>([&](auto j) {
+    const i64 at = first + before[j * teams + team] + count_of(row[j] & ((1u << lane) - 1));
+    if (mask >> j & 1 && at < most) places.write(at, tile * nonzero_tile + j * threads + thread);
+  });
 }
 
 Elements elements_of(const NonzeroArgs& args) {

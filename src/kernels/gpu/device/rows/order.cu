@@ -4,6 +4,8 @@
 
 namespace tessera::gpu_kernels {
 
+using tile::ballot, tile::count_of;
+
 namespace {
 
 // ---- running sums
@@ -247,17 +249,6 @@ void launch_short(const OrderedLines& lines, i64 k, bool largest, Executor& exec
 inline constexpr int tile_threads = 256, thread_items = 16, tile_items = tile_threads * thread_items;
 inline constexpr int digits = 256, tile_teams = tile_threads / team_lanes;
 static_assert(digits == tile_threads);  // each thread has a digit
-
-#if defined(__HIP__)
-/// Which lanes of this warp say so; and how many of these there are.
-TESSERA_DEVICE u32 ballot(bool says) {
-  return static_cast<u32>(__builtin_amdgcn_ballot_w64(says) >> (tile::thread_in_block() & team_lanes));
-}
-TESSERA_DEVICE u32 count_of(u32 lanes) { return static_cast<u32>(__builtin_popcount(lanes)); }
-#else
-TESSERA_DEVICE u32 ballot(bool says) { return __ballot_sync(~0u, says); }
-TESSERA_DEVICE u32 count_of(u32 lanes) { return static_cast<u32>(__popc(lanes)); }
-#endif
 
 /// The exclusive sum over this block's threads.
 TESSERA_DEVICE u32 sum_before(u32 value) {

@@ -14,14 +14,14 @@ struct Known {
   int kept = 0;
 };
 
-// For which nets, as PyTorch has it: narrow ones in both directions, and one layer of halves whose sizes suit them.
+// For which nets: narrow ones, as PyTorch has it, and layers of halves whose sizes suit them.
 bool suits(cudnn::NetAlgorithm algorithm, const NetShape& s) {
   const bool gated = s.kind == NetKind::lstm || s.kind == NetKind::gru;
   switch (algorithm) {
     case cudnn::NetAlgorithm::persistent_narrow:
       return s.hidden <= (gated ? 128 : 256);
     case cudnn::NetAlgorithm::persistent:
-      return s.type == Scalar::f16 && s.layers == 1 && !s.both && s.hidden <= 1024 && s.hidden % 128 == 0 &&
+      return s.type == Scalar::f16 && !s.both && s.hidden <= 1024 && s.hidden % 128 == 0 &&
              s.in % 128 == 0 && s.batch % 8 == 0 && s.batch <= 128;
     default:
       return true;
