@@ -5,14 +5,14 @@
 #include <set>
 
 #include "data_commands.h"
+#include "remote_choice.h"
 #include "tessera/mds.h"
 #include "tessera/sample_order.h"
 
 namespace tessera::app {
 namespace {
 
-void print_info(const std::string& folder) {
-  const MdsReader reader(folder);
+void print_info(const MdsReader& reader) {
   int64_t bytes = 0, compressed = 0;
   std::set<std::string> compressions, hashes;
   const auto shards = reader.shards();
@@ -32,31 +32,39 @@ void print_info(const std::string& folder) {
   for (const MdsColumn& column : reader.columns()) fmt::print("{:<{}}  {}\n", column.name, width, column.encoding);
 }
 
-void verify(const std::string& folder) {
-  const MdsReader reader(folder);
+void verify(const MdsReader& reader) {
   const auto shards = static_cast<int64_t>(reader.shards().size());
   for (int64_t i = 0; i < shards; ++i) reader.verify(i);
   fmt::print("{} samples in {} shards are whole\n", reader.size(), shards);
 }
 
 // All samples of an epoch once, on one thread.
-void read(const std::string& folder) {
-  const MdsReader reader(folder);
+void read(const MdsReader& reader) {
+  constexpr int64_t ahead = 4096;  // samples whose shards are downloaded meanwhile
   const Tensor ids = sample_order(reader.shard_sizes(), {}, 0);
   const auto begin = std::chrono::steady_clock::now();
-  const int64_t* id = ids.data<int64_t>();
-  for (int64_t i = 0; i < ids.numel(); ++i) reader.sample(id[i]);
+  const std::span all(ids.data<int64_t>(), static_cast<size_t>(ids.numel()));
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (i % (ahead / 4) == 0) reader.prefetch(all.subspan(i, std::min<size_t>(ahead, all.size() - i)));
+    reader.sample(all[i]);
+  }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   fmt::print("{} samples in {:.3f} s, {}\n", ids.numel(), seconds,
              decimal(static_cast<double>(ids.numel()) / seconds, "samples/s"));
 }
 
 void add_folder_command(Command data, const std::string& name, const std::string& text,
-                        void (*use)(const std::string& folder)) {
+                        void (*use)(const MdsReader& reader)) {
+  struct Choice {
+    std::string folder;
+    RemoteChoice remote;
+  };
   const Command command = data.command(name, text);
-  auto folder = std::make_shared<std::string>();
-  command.option("folder", *folder, "a folder with index.json").required();
-  command.run([folder, use] { use(*folder); });
+  auto c = std::make_shared<Choice>();
+  command.option("folder", c->folder, "a folder with index.json, or its address: https://, http:// or s3://")
+      .required();
+  c->remote.add_to(command, "--");
+  command.run([c, use] { use(MdsReader(c->folder, {.remote = c->remote.settle()})); });
 }
 
 }  // namespace

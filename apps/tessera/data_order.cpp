@@ -2,18 +2,19 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <numeric>
 
+#include "data/stream_sampling.h"
 #include "data_commands.h"
 #include "tessera/io.h"
-#include "tessera/mds.h"
-#include "tessera/sample_order.h"
 
 namespace tessera::app {
 namespace {
 
 struct OrderCommand {
-  SampleOrderOptions order;
-  std::string shards, shuffle = "py1e", out;
+  StreamingOptions options;
+  std::vector<std::string> streams;
+  std::string shuffle = "py1e", out, proportions, repeats, chosen;
   int64_t epoch = 0, first = 0;
 };
 
@@ -29,6 +30,53 @@ std::vector<int64_t> shard_sizes(const std::string& text) {
     at = next + 1;
   }
   return out;
+}
+
+// One number for each stream.
+std::vector<double> weights(const std::string& option, const std::string& text, size_t streams) {
+  std::vector<double> out;
+  const char *at = text.data(), *const end = at + text.size();
+  while (at < end) {
+    const auto [next, error] = std::from_chars(at, end, out.emplace_back());
+    if (error != std::errc() || (next < end && *next != ',')) throw UsageError(option + " " + text + ": no numbers");
+    at = next + 1;
+  }
+  if (out.size() != streams)
+    throw UsageError(fmt::format("{} has {} numbers for {} streams", option, out.size(), streams));
+  return out;
+}
+
+// Of so many samples each.
+std::vector<int64_t> chosen_samples(const OrderCommand& c, const std::vector<int64_t>& sizes) {
+  std::vector<DataStream> streams(sizes.size());
+  const auto give = [&](const char* option, const std::string& text, auto set) {
+    if (text.empty()) return;
+    const std::vector<double> numbers = weights(option, text, streams.size());
+    for (size_t i = 0; i < numbers.size(); ++i) set(streams[i], numbers[i]);
+  };
+  give("--proportions", c.proportions, [](DataStream& s, double number) { s.proportion = number; });
+  give("--repeats", c.repeats, [](DataStream& s, double number) { s.repeat = number; });
+  give("--choose", c.chosen, [](DataStream& s, double number) { s.choose = static_cast<int64_t>(number); });
+  return samples_per_stream(streams, sizes, c.options.epoch_size, c.options.order.seed);
+}
+
+Tensor order_of(const OrderCommand& c) {
+  std::vector<std::vector<int64_t>> shards;
+  std::vector<int64_t> sizes;
+  for (const std::string& stream : c.streams) {
+    shards.push_back(shard_sizes(stream));
+    sizes.push_back(std::accumulate(shards.back().begin(), shards.back().end(), int64_t{0}));
+    if (shards.size() > 1 && sizes.back() < 1) throw UsageError(stream + ": a stream without samples");
+  }
+  const auto& o = c.options;
+  if (shards.size() == 1 && c.proportions.empty() && c.repeats.empty() && c.chosen.empty() && !o.epoch_size)
+    return sample_order(shards[0], o.order, c.epoch, c.first);
+  const SampledEpoch drawn = sample_streams(shards, chosen_samples(c, sizes), o, c.epoch);
+  Tensor ids = sample_order(drawn.sizes, o.order, c.epoch, c.first);
+  if (!drawn.ids.empty())
+    for (int64_t& id : std::span(ids.data<int64_t>(), static_cast<size_t>(ids.numel())))
+      if (id >= 0) id = drawn.ids[static_cast<size_t>(id)];
+  return ids;
 }
 
 void print(const Tensor& ids) {
@@ -48,29 +96,41 @@ void print(const Tensor& ids) {
 void add_data_order(Command data) {
   const Command command = data.command("order", "Say which samples each rank reads in an epoch.");
   auto c = std::make_shared<OrderCommand>();
-  command.option("shards", c->shards, "a folder with index.json, or numbers of samples such as 100,200").required();
+  SampleOrderOptions& order = c->options.order;
+  command.option("streams", c->streams, "folders with index.json, or their shards' numbers of samples such as 100,200")
+      .required()
+      .take_all();
+  command.option("--proportions", c->proportions, "the share that each stream has of an epoch, such as 0.7,0.3");
+  command.option("--repeats", c->repeats, "how often an epoch has the samples of each stream, such as 1,2.5");
+  command.option("--choose", c->chosen, "how many samples of each stream an epoch has, such as 900,100");
+  command.option("--epoch-size", c->options.epoch_size, "samples of an epoch; 0: as many as there are").with_default();
+  command
+      .option("--granularity", c->options.granularity, "samples drawn together from a shard that an epoch has in part")
+      .range(1, 1 << 30)
+      .with_default();
+  command.flag("--same-each-epoch", c->options.same_each_epoch, "draw the same samples in each epoch");
   command.option("--shuffle", c->shuffle, "the algorithm")
       .one_of({"none", "naive", "py1s", "py2s", "py1br", "py1e"})
       .with_default();
-  command.option("--shuffle-seed", c->order.seed, "its seed").with_default();
-  command.option("--shuffle-block", c->order.block, "its block, in samples; 0: by the canonical nodes").with_default();
-  command.option("--canonical-nodes", c->order.canonical_nodes, "nodes that the order is made for; 0: by --nodes")
+  command.option("--shuffle-seed", order.seed, "its seed").with_default();
+  command.option("--shuffle-block", order.block, "its block, in samples; 0: by the canonical nodes").with_default();
+  command.option("--canonical-nodes", order.canonical_nodes, "nodes that the order is made for; 0: by --nodes")
       .with_default();
-  command.option("--nodes", c->order.nodes, "nodes that there are").with_default();
-  command.option("--initial-nodes", c->order.initial_nodes, "nodes that the run began with; 0: the same")
-      .with_default();
-  command.option("--ranks", c->order.ranks_per_node, "ranks of each node").with_default();
-  command.option("--workers", c->order.workers, "workers of each rank").with_default();
-  command.option("--batch", c->order.batch, "samples of a batch of one rank").with_default();
+  command.option("--nodes", order.nodes, "nodes that there are").with_default();
+  command.option("--initial-nodes", order.initial_nodes, "nodes that the run began with; 0: the same").with_default();
+  command.option("--ranks", order.ranks_per_node, "ranks of each node").with_default();
+  command.option("--workers", order.workers, "workers of each rank").with_default();
+  command.option("--batch", order.batch, "samples of a batch of one rank").with_default();
   command.option("--epoch", c->epoch, "which epoch").with_default();
   command.option("--first", c->first, "samples of the epoch that were read before").with_default();
   command.option("--out", c->out, "write the numbers as an array (.npy) instead");
   command.run([c] {
-    c->order.shuffle = parse_shuffle(c->shuffle);
-    const std::vector<int64_t> sizes = shard_sizes(c->shards);
+    c->options.order.shuffle = parse_shuffle(c->shuffle);
     Tensor ids;
     try {
-      ids = sample_order(sizes, c->order, c->epoch, c->first);
+      ids = order_of(*c);
+    } catch (const FileError&) {
+      throw;
     } catch (const Error& e) {
       throw UsageError(e.what());
     }

@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "data/packed_bytes.h"
+#include "remote_choice.h"
 #include "tessera/data.h"
 #include "tessera/io.h"
 #include "tessera/mds.h"
@@ -33,13 +33,7 @@ struct PackOptions {
       options.hashes.push_back(hashes.substr(at, end - at));
       at = end + 1;
     }
-    const auto [end, error] =
-        std::from_chars(size_limit.data(), size_limit.data() + size_limit.size(), options.size_limit);
-    const std::string unit = size_limit.substr(static_cast<size_t>(end - size_limit.data()));
-    const int shift = unit.empty() ? 0 : unit == "k" ? 10 : unit == "M" ? 20 : unit == "G" ? 30 : -1;
-    if (error != std::errc() || shift < 0 || options.size_limit < 1 || options.size_limit >> 32 != 0)
-      throw UsageError("--size-limit " + size_limit + " is no size such as 64M");
-    options.size_limit <<= shift;
+    options.size_limit = parse_size("--size-limit", size_limit);
     try {
       parse_compression(compression);
       for (const std::string& hash : options.hashes) hash_of(hash, "");

@@ -10,6 +10,7 @@
 #include "models/train_gpt.h"
 #include "plot.h"
 #include "profiling.h"
+#include "remote_choice.h"
 #include "tessera/data.h"
 #include "tessera/io.h"
 #include "tessera/parallel.h"
@@ -23,6 +24,7 @@ using models::TrainOptions;
 struct TrainCommand : TrainingOptions {
   std::string preset = "shakespeare-char-cpu", on_nan = "stop", residual = "f32", text, data, init;
   bool fma_peak = false;
+  RemoteChoice remote;
   AttentionChoice attention;
   RecordingOptions profile;
   TrainOptions options;
@@ -170,6 +172,7 @@ void settle(TrainCommand& c) {
   if (c.text.empty() == c.data.empty()) throw UsageError("train gpt learns a --text or --data: give one of them");
   if (c.data.empty()) c.options.text = read_text(c.text);
   c.options.data = c.data;
+  c.options.remote = c.remote.settle();
   c.options.checkpoint = c.out + "/checkpoint.safetensors";
   c.resume_after_restart(c.options.checkpoint);
   c.options.resume = c.resume;
@@ -252,7 +255,8 @@ void add_train(Command app) {
   auto c = std::make_shared<TrainCommand>();
   gpt.option("--preset", c->preset, "shakespeare-char-cpu or gpt2-124m").with_default();
   gpt.option("--text", c->text, "the text to learn, in UTF-8; the last tenth validates");
-  gpt.option("--data", c->data, "or a folder that data pack --block made: its tokens are streamed");
+  gpt.option("--data", c->data, "or a folder that data pack --block made, or its address: its tokens are streamed");
+  c->remote.add_to(gpt, "--data-");
   gpt.option("--init", c->init, "weights to start from: gpt2.safetensors in Hugging Face's names");
   gpt.option("--on-nan", c->on_nan, "when the loss is not finite: stop, or skip the step and count it")
       .one_of({"stop", "skip"})

@@ -6,12 +6,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
 #include "tessera/data.h"
+#include "tessera/remote.h"
 #include "tessera/sample_order.h"
 #include "tessera/tensor.h"
 
@@ -64,6 +66,7 @@ struct MdsReaderOptions {
   bool check_hashes = true;
   /// Bytes of decompressed shards that are kept, those used last; the one at hand is always.
   int64_t cache_limit = int64_t{1} << 30;
+  RemoteOptions remote = {};  ///< of folders of other machines
 };
 
 /// A shard as the index describes it.
@@ -80,11 +83,11 @@ struct MdsBytes {
   std::shared_ptr<const void> owner;
 };
 
-/// The samples of a folder. Shards are mapped, or decompressed when a sample of theirs is asked for. Any thread may
-/// read.
+/// The samples of a folder, of this machine or of another one (remote.h). Shards are mapped, or decompressed when a
+/// sample of theirs is asked for; those of another machine are downloaded first. Any thread may read.
 class MdsReader {
  public:
-  /// Throws FileError. A path with :// is refused: only folders of this machine are read.
+  /// Throws FileError.
   explicit MdsReader(const std::string& folder, MdsReaderOptions options = {});
   ~MdsReader();
   const std::string& folder() const;
@@ -100,6 +103,10 @@ class MdsReader {
   MdsValue value(int64_t index, size_t column) const;
   /// The value as it is written.
   MdsBytes bytes(int64_t index, size_t column) const;
+  /// Of another machine: downloads the shards of these samples in the background, the first ones first, in place of
+  /// those asked for before. Nothing to do for a folder of this machine.
+  void prefetch(std::span<const int64_t> samples) const;
+  bool is_remote() const;
   /// Reads a whole shard: each hash that is known, every offset, every value. Throws FileError on what is wrong.
   void verify(int64_t shard) const;
 

@@ -182,7 +182,9 @@ Encoding parse_encoding(std::string_view text) {
   const Element* number = element_named(text == "int" ? "int64" : text);
   if (number) {
     const auto length = static_cast<uint32_t>(size_of(number->dtype));
-    return {.kind = Encoding::Number, .dtype = number->dtype, .shape = Shape{}, .length = length};
+    Encoding out{.kind = Encoding::Number, .dtype = number->dtype, .length = length};
+    out.shape.emplace();
+    return out;
   }
   if (text == "ndarray" || text.starts_with("ndarray:")) return parse_array(text);
   throw Error(in_quotes(text) + " is no known encoding");

@@ -4,9 +4,12 @@
 #include <filesystem>
 #include <list>
 #include <mutex>
+#include <optional>
+#include <set>
 
 #include "data/mds_shard.h"
 #include "data/packed_bytes.h"
+#include "data/remote_folder.h"
 #include "tessera/io.h"
 #include "tessera/mds.h"
 
@@ -19,7 +22,7 @@ struct MdsReader::State {
   };
   struct Slot {
     std::shared_ptr<const mds::Shard> shard;
-    std::list<size_t>::iterator used;  // in `decompressed`
+    std::list<size_t>::iterator used;  // in `recent`
   };
 
   std::string folder;
@@ -29,21 +32,32 @@ struct MdsReader::State {
 
   std::mutex mutex;
   std::vector<Slot> open;
-  std::list<size_t> decompressed;  // the one used last comes first
-  int64_t kept = 0;                // their bytes
+  std::list<size_t> recent;  // decompressed or downloaded ones, the one used last comes first
+  int64_t kept = 0;          // their bytes
+
+  std::optional<RemoteFolder> remote;  // where the folder is another machine's; its threads end before the rest goes
 
   State(const std::string& path, const MdsReaderOptions& o) : folder(path), options(o) {
-    if (folder.find("://") != folder.npos)
-      throw FileError(in_quotes(folder) + ": data of other machines are not read; copy them to a folder");
+    if (tessera::is_remote(folder)) read_remote_index();
+    else read_index();
+    int64_t end = 0;
+    for (const mds::ShardInfo& shard : index.shards) ends.push_back(end += shard.samples);
+    if (end == 0) throw FileError(folder + "/" + mds::kIndexFile + ": there is no sample in it");
+    open.resize(index.shards.size());
+  }
+  void read_index() {
     const std::string file = folder + "/" + mds::kIndexFile;
     std::error_code ignored;
     if (std::filesystem::is_directory(folder, ignored) && !std::filesystem::exists(file, ignored))
       throw FileError(folder + ": no folder of MDS, or not complete: it has no index.json");
     index = mds::parse_index(read_file(file), file);
-    int64_t end = 0;
-    for (const mds::ShardInfo& shard : index.shards) ends.push_back(end += shard.samples);
-    if (end == 0) throw FileError(file + ": there is no sample in it");
-    open.resize(index.shards.size());
+  }
+  void read_remote_index() {
+    remote.emplace(folder, options.remote);
+    folder = remote->store().name;
+    const std::string text = remote->read(mds::kIndexFile);
+    index = mds::parse_index(text, folder + "/" + mds::kIndexFile);
+    remote->set_state(text);
   }
 
   Place find(int64_t sample) const {
@@ -58,8 +72,8 @@ struct MdsReader::State {
     std::error_code ignored;
     return std::filesystem::exists(path(file), ignored);
   }
-  // Whether the uncompressed file is there, or must be.
-  bool is_raw(const mds::ShardInfo& shard) const { return !shard.compressed || is_there(shard.raw); }
+  // Whether the uncompressed file is there, or must be. Of another machine comes what has fewer bytes.
+  bool is_raw(const mds::ShardInfo& shard) const { return !shard.compressed || (!remote && is_there(shard.raw)); }
 
   // The first known hash, or all of them.
   void check_hashes(const mds::FileInfo& file, const std::string& name, std::string_view bytes, bool all) const {
@@ -75,11 +89,19 @@ struct MdsReader::State {
                                   in_quotes(file.hashes.begin()->first), known_hashes()));
   }
 
+  void check(const mds::FileInfo& file, std::string_view bytes, bool all_hashes) const {
+    const std::string name = path(file);
+    if (bytes.size() != file.bytes)
+      throw FileError(fmt::format("{}: has {} bytes, the index says {}", name, bytes.size(), file.bytes));
+    if (options.check_hashes || all_hashes) check_hashes(file, name, bytes, all_hashes);
+  }
+  RemoteFolder::Wanted wanted(const mds::FileInfo& file, bool all_hashes) const {
+    return {file.name, file.bytes, [this, &file, all_hashes](auto bytes) { check(file, bytes, all_hashes); }};
+  }
   std::shared_ptr<MappedFile> map(const mds::FileInfo& file, bool all_hashes) const {
+    if (remote) return remote->map(wanted(file, all_hashes));
     auto out = map_file(path(file));
-    if (out->size != file.bytes)
-      throw FileError(fmt::format("{}: has {} bytes, the index says {}", path(file), out->size, file.bytes));
-    if (options.check_hashes || all_hashes) check_hashes(file, path(file), {out->data, out->size}, all_hashes);
+    check(file, {out->data, out->size}, all_hashes);
     return out;
   }
 
@@ -101,29 +123,51 @@ struct MdsReader::State {
     return std::make_shared<mds::Shard>(name, raw, shard.samples);
   }
 
+  // One that is kept, which then counts as the one used last; or null.
+  std::shared_ptr<const mds::Shard> find_open(size_t i) {
+    const Slot& slot = open[i];
+    if (slot.shard && slot.used != std::list<size_t>::iterator()) recent.splice(recent.begin(), recent, slot.used);
+    return slot.shard;
+  }
   std::shared_ptr<const mds::Shard> shard(size_t i) {
-    const std::lock_guard lock(mutex);
-    Slot& slot = open[i];
+    std::unique_lock lock(mutex);
+    if (auto found = find_open(i)) return found;
     const mds::ShardInfo& info = index.shards[i];
-    if (slot.shard) {
-      if (slot.used != std::list<size_t>::iterator())
-        decompressed.splice(decompressed.begin(), decompressed, slot.used);
-      return slot.shard;
-    }
-    const bool mapped = is_raw(info);
+    if (remote) lock.unlock();  // other threads need not wait until it is there
     auto loaded = load(info);
-    if (!mapped) {
-      kept += static_cast<int64_t>(loaded->bytes());
-      while (kept > options.cache_limit && !decompressed.empty()) drop(decompressed.back());
-      decompressed.push_front(i);
-      slot.used = decompressed.begin();
+    if (remote) {
+      lock.lock();
+      if (auto found = find_open(i)) return found;
     }
-    return slot.shard = std::move(loaded);
+    if (remote || !is_raw(info)) keep_recent(i, static_cast<int64_t>(loaded->bytes()));
+    return open[i].shard = std::move(loaded);
+  }
+  void keep_recent(size_t i, int64_t bytes) {
+    kept += bytes;
+    while (kept > options.cache_limit && !recent.empty()) drop(recent.back());
+    recent.push_front(i);
+    open[i].used = recent.begin();
   }
   void drop(size_t i) {
     kept -= static_cast<int64_t>(open[i].shard->bytes());
-    decompressed.erase(open[i].used);
+    recent.erase(open[i].used);
     open[i] = {};
+  }
+
+  // Half of the disk's cache is left to what is read now.
+  void prefetch(std::span<const int64_t> samples) {
+    std::vector<RemoteFolder::Wanted> out;
+    std::set<size_t> seen;
+    uint64_t bytes = 0;
+    for (int64_t sample : samples) {
+      const size_t i = find(sample).shard;
+      if (!seen.insert(i).second) continue;
+      const mds::ShardInfo& info = index.shards[i];
+      const mds::FileInfo& file = is_raw(info) ? info.raw : *info.compressed;
+      if ((bytes += file.bytes) > remote->cache_limit() / 2) break;
+      out.push_back(wanted(file, false));
+    }
+    remote->prefetch(std::move(out));
   }
 };
 
@@ -188,6 +232,12 @@ MdsSample MdsReader::sample(int64_t index) const {
   MdsSample out;
   for (size_t c = 0; c < columns().size(); ++c) out.emplace(columns()[c].name, value(index, c));
   return out;
+}
+
+bool MdsReader::is_remote() const { return state_->remote.has_value(); }
+
+void MdsReader::prefetch(std::span<const int64_t> samples) const {
+  if (state_->remote) state_->prefetch(samples);
 }
 
 void MdsReader::verify(int64_t shard) const {

@@ -1,6 +1,12 @@
 #include "data/numpy_random.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <array>
+#include <numeric>
+
+#include "tessera/error.h"
 
 namespace tessera {
 namespace {
@@ -59,6 +65,32 @@ NumpyRandom::NumpyRandom(uint64_t seed) {
   next64();
   state_ += start;
   next64();
+}
+
+std::vector<int64_t> NumpyRandom::choose(int64_t population, int64_t count) {
+  if (count < 0 || count > population) throw Error(fmt::format("random: {} of {} numbers", count, population));
+  const int64_t first = population - count;
+  const auto shuffle_from = [&](std::vector<int64_t>& numbers,
+                                int64_t least) {  // draws bounded numbers, unlike shuffle()
+    for (int64_t i = static_cast<int64_t>(numbers.size()) - 1; i >= least; --i)
+      std::swap(numbers[static_cast<size_t>(i)], numbers[up_to(static_cast<uint64_t>(i))]);
+  };
+  if (population > 10000 && count > population / 50) {  // the end of a shuffle
+    std::vector<int64_t> all(static_cast<size_t>(population));
+    std::iota(all.begin(), all.end(), int64_t{0});
+    shuffle_from(all, std::max<int64_t>(first, 1));
+    return {all.begin() + first, all.end()};
+  }
+  std::vector<int64_t> out;  // Floyd's algorithm (Bentley & Floyd 1987)
+  std::vector<bool> taken(static_cast<size_t>(population));
+  for (int64_t i = first; i < population; ++i) {
+    auto drawn = static_cast<int64_t>(up_to(static_cast<uint64_t>(i)));
+    if (taken[static_cast<size_t>(drawn)]) drawn = i;
+    taken[static_cast<size_t>(drawn)] = true;
+    out.push_back(drawn);
+  }
+  shuffle_from(out, 1);
+  return out;
 }
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -30,6 +31,9 @@ class NumpyRandom {
       std::swap(items[i], items[under(mask, i)]);
     }
   }
+  /// So many different numbers below `population`, as Generator.choice(population, count, replace=False) has them.
+  /// Throws Error if there are not so many.
+  std::vector<int64_t> choose(int64_t population, int64_t count);
 
  private:
   /// From 0 to `most`, by draws of the mask's bits.

@@ -219,13 +219,15 @@ Ids dealt(int64_t samples, int64_t canonical, int64_t nodes) {
   }
   if (padding > 0 && each < ratio + padding - 1)
     throw Error(fmt::format("sample_order: {} samples are too few for {} nodes", samples, nodes));
-  for (int64_t column = 0, i = 0; column < length; ++column)
+  Ids starts;
+  for (int64_t row = 0; row <= canonical; ++row) starts.push_back(row * samples / canonical);
+  for (int64_t column = 0, i = 0; column < length; ++column) {
+    const int64_t at = column < each ? column : column - padding - ratio + 1;
     for (int64_t row = 0; row < canonical; ++row, ++i) {
-      const int64_t start = row * samples / canonical, stop = (row + 1) * samples / canonical;
-      int64_t at = column < each ? column : column - padding - ratio + 1;
-      if (column == each - 1 && stop - start < each) --at;
-      out[static_cast<size_t>(i)] = start + at;
+      const int64_t start = starts[static_cast<size_t>(row)], stop = starts[static_cast<size_t>(row) + 1];
+      out[static_cast<size_t>(i)] = start + at - (column == each - 1 && stop - start < each);
     }
+  }
   return out;
 }
 

@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <span>
 
-#include "tessera/mds.h"
+#include "tessera/streaming.h"
 
 namespace tessera {
 namespace {
@@ -27,59 +29,102 @@ bool copy_tokens(const Tensor& from, int64_t count, int64_t* to) {
   }
 }
 
+// Where samples come from, of one folder or of several.
+struct TokenSource {
+  std::string name;
+  std::function<Tensor(int64_t epoch)> order;
+  std::function<MdsValue(int64_t id)> value;
+  std::function<void(std::span<const int64_t> ids)> prefetch;  // none where all is here
+};
+
 // The batches of one epoch after another, each of ids of samples.
 class Epochs {
  public:
-  Epochs(std::vector<int64_t> sizes, const SampleOrderOptions& order)
-      : sizes_(std::move(sizes)), order_(order), ids_(sample_order(sizes_, order_, 0)) {
-    const auto* first = ids_.data<int64_t>();
-    batches_ = (std::find(first, first + ids_.numel(), -1) - first) / order_.batch;
+  Epochs(const TokenSource& source, int64_t batch) : source_(source), batch_(batch), ids_(source.order(0)) {
+    batches_ = whole() / batch_;
   }
   int64_t batches() const { return batches_; }
   const int64_t* batch(int64_t index) {
+    constexpr int64_t ahead = 64;  // batches whose shards are downloaded meanwhile
     if (const int64_t epoch = index / batches_; epoch != epoch_) {
-      ids_ = sample_order(sizes_, order_, epoch);
+      ids_ = source_.order(epoch);
       epoch_ = epoch;
+      hinted_ = -1;
     }
-    return ids_.data<int64_t>() + index % batches_ * order_.batch;
+    const int64_t at = index % batches_, hint = at / (ahead / 4);
+    const int64_t* const out = ids_.data<int64_t>() + at * batch_;
+    if (source_.prefetch && hint != hinted_) {
+      source_.prefetch({out, static_cast<size_t>(std::min(ahead, batches_ - at) * batch_)});
+      hinted_ = hint;
+    }
+    return out;
   }
 
  private:
-  std::vector<int64_t> sizes_;
-  SampleOrderOptions order_;
+  int64_t whole() const {
+    const auto* first = ids_.data<int64_t>();
+    return std::find(first, first + ids_.numel(), -1) - first;
+  }
+  TokenSource source_;
+  int64_t batch_;
   Tensor ids_;
-  int64_t epoch_ = 0, batches_ = 0;
+  int64_t epoch_ = 0, batches_ = 0, hinted_ = -1;
 };
 
-}  // namespace
-
-BatchSource streamed_tokens(std::shared_ptr<const MdsReader> reader, const std::string& column, int64_t block,
-                            int64_t batch, int64_t vocabulary, SampleOrderOptions order) {
-  if (block < 1 || batch < 1) throw Error("streamed_tokens: block and batch must be at least 1");
-  const size_t place = reader->column(column);
-  order.nodes = order.ranks_per_node = order.workers = 1;
-  order.batch = batch;
-  Epochs epochs(reader->shard_sizes(), order);
-  if (epochs.batches() == 0)
-    throw Error(fmt::format("streamed_tokens: {} samples are too few for batches of {}", reader->size(), batch));
+BatchSource batches_of_tokens(const TokenSource& source, const std::string& column, int64_t block, int64_t batch,
+                              int64_t vocabulary) {
+  Epochs epochs(source, batch);
   return [=, tokens = std::vector<int64_t>(static_cast<size_t>(block) + 1)](int64_t index) mutable {
     const int64_t* ids = epochs.batch(index);
     Tensor x = empty({batch, block}, Int64, cpu()), y = empty({batch, block}, Int64, cpu());
     for (int64_t row = 0; row < batch; ++row) {
-      const MdsValue value = reader->value(ids[row], place);
+      const MdsValue value = source.value(ids[row]);
       const Tensor* array = std::get_if<Tensor>(&value);
       if (!array || !copy_tokens(*array, block + 1, tokens.data()))
-        throw FileError(fmt::format("{}: sample {} has no list of {} tokens in column {}", reader->folder(), ids[row],
+        throw FileError(fmt::format("{}: sample {} has no list of {} tokens in column {}", source.name, ids[row],
                                     block + 1, column));
       for (int64_t token : tokens)
         if (token < 0 || token >= vocabulary)
-          throw FileError(fmt::format("{}: sample {} has token {}, the vocabulary {} tokens", reader->folder(),
-                                      ids[row], token, vocabulary));
+          throw FileError(fmt::format("{}: sample {} has token {}, the vocabulary {} tokens", source.name, ids[row],
+                                      token, vocabulary));
       std::copy_n(tokens.begin(), block, x.data<int64_t>() + row * block);
       std::copy_n(tokens.begin() + 1, block, y.data<int64_t>() + row * block);
     }
     return Tensors{x, y};
   };
+}
+
+void check_token_batches(int64_t samples, int64_t block, int64_t batch) {
+  if (block < 1 || batch < 1) throw Error("streamed_tokens: block and batch must be at least 1");
+  if (samples < batch)
+    throw Error(fmt::format("streamed_tokens: {} samples are too few for batches of {}", samples, batch));
+}
+
+}  // namespace
+
+BatchSource streamed_tokens(std::shared_ptr<const MdsReader> reader, const std::string& column, int64_t block,
+                            int64_t batch, int64_t vocabulary, SampleOrderOptions order) {
+  check_token_batches(reader->size(), block, batch);
+  const size_t place = reader->column(column);
+  order.nodes = order.ranks_per_node = order.workers = 1;
+  order.batch = batch;
+  TokenSource source{.name = reader->folder(),
+                     .order = [=](int64_t epoch) { return sample_order(reader->shard_sizes(), order, epoch); },
+                     .value = [=](int64_t id) { return reader->value(id, place); },
+                     .prefetch = {}};
+  if (reader->is_remote()) source.prefetch = [=](std::span<const int64_t> ids) { reader->prefetch(ids); };
+  return batches_of_tokens(source, column, block, batch, vocabulary);
+}
+
+BatchSource streamed_tokens(std::shared_ptr<const StreamingDataset> data, const std::string& column, int64_t block,
+                            int64_t batch, int64_t vocabulary) {
+  check_token_batches(data->epoch_size(), block, batch);
+  const size_t place = data->column(column);
+  const TokenSource source{.name = data->name(),
+                           .order = [=](int64_t epoch) { return data->order_of_one_rank(epoch, batch); },
+                           .value = [=](int64_t id) { return data->value(id, place); },
+                           .prefetch = [=](std::span<const int64_t> ids) { data->prefetch(ids); }};
+  return batches_of_tokens(source, column, block, batch, vocabulary);
 }
 
 }  // namespace tessera

@@ -76,7 +76,8 @@ Json config_to_json(const TrainOptions& options) {
   Json out;
   each_field(options, [&](const char* name, const auto& value) { out[name] = to_value(value); });
   Hash hash;
-  const std::string text = options.data.empty() ? options.text : read_file(options.data + "/train/index.json");
+  const std::string text =
+      options.data.empty() ? options.text : read_stored_file(options.data + "/train/index.json", options.remote);
   hash.update(text.data(), text.size());
   out["text"] = hash.value();
   return out;

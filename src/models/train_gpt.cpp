@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
-#include <filesystem>
 #include <utility>
 
 #include "models/train_config.h"
@@ -66,11 +65,12 @@ GPT make_model(TrainOptions& o, const TextData& data) {
 }
 
 // Of a folder of shards: those to train on stay on disk, those to validate are read.
-TextData streamed_data(const std::string& folder) {
+TextData streamed_data(const std::string& folder, const RemoteOptions& remote) {
   TextData out;
-  if (const std::string file = folder + "/vocabulary.txt"; std::filesystem::exists(file))
-    out.tokenizer = CharTokenizer(read_text(file));
-  const MdsReader reader(folder + "/validation");
+  const std::string file = folder + "/vocabulary.txt";
+  if (const auto vocabulary = find_stored_file(file, remote))
+    blame(file, [&] { out.tokenizer = CharTokenizer(*vocabulary); });
+  const MdsReader reader(folder + "/validation", {.remote = remote});
   const size_t column = reader.column("tokens");
   std::vector<int32_t> tokens;
   for (int64_t i = 0; i < reader.size(); ++i) {
@@ -85,13 +85,14 @@ TextData streamed_data(const std::string& folder) {
 }
 
 TextData make_data(const TrainOptions& o) {
-  return o.data.empty() ? make_text_data(o.text, CharTokenizer(o.text), o.model.block) : streamed_data(o.data);
+  return o.data.empty() ? make_text_data(o.text, CharTokenizer(o.text), o.model.block)
+                        : streamed_data(o.data, o.remote);
 }
 
 BatchSource make_batches(const TextData& data, const TrainOptions& o) {
   const uint64_t seed = seed_of(o.seed, kBatches);
   if (o.data.empty()) return shuffled_windows(data.train, o.model.block, o.batch, seed);
-  const auto reader = std::make_shared<MdsReader>(o.data + "/train");
+  const auto reader = std::make_shared<MdsReader>(o.data + "/train", MdsReaderOptions{.remote = o.remote});
   return streamed_tokens(reader, "tokens", o.model.block, o.batch, o.model.vocab, {.seed = seed});
 }
 

@@ -11,6 +11,7 @@
 #include "tessera/device.h"
 #include "tessera/dist.h"
 #include "tessera/models.h"
+#include "tessera/remote.h"
 #include "tessera/trainer.h"
 #include "train/saved.h"
 
@@ -46,7 +47,8 @@ struct TrainOptions {
   int64_t report_interval = 1;  ///< steps after which losses are read: until then nothing waits for a GPU
 
   std::string text;        ///< the text itself; empty where there is `data`
-  std::string data;        ///< a folder of `data pack --block`, whose tokens are streamed
+  std::string data;        ///< a folder of `data pack --block`, or its address, whose tokens are streamed
+  RemoteOptions remote;    ///< of an address
   std::string init;        ///< GPT-2 weights in Hugging Face's names to start from, or empty
   std::string checkpoint;  ///< file to write, or empty: none
   bool resume = false;     ///< go on from that file

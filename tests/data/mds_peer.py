@@ -47,6 +47,9 @@ from streaming.base.compression import decompress  # noqa: E402
 from streaming.base.hashing import get_hash  # noqa: E402
 from streaming.base.partition import get_partitions  # noqa: E402
 from streaming.base.shuffle import get_shuffle  # noqa: E402
+from streaming.base.batching.random import generate_work_random_batching  # noqa: E402
+from streaming.base.dataset import StreamingDataset  # noqa: E402
+from streaming.base.stream import Stream  # noqa: E402
 
 
 def run(*arguments):
@@ -209,6 +212,74 @@ def orders_are_equal(folder, draws):
     print(f"orders: {equal} random ones equal; {refused} more are refused by the peer and by us")
 
 
+def draw_streams(random):
+    """Options of a mixture, some of which cannot be."""
+    def pick(*values):
+        return values[random.integers(len(values))]
+
+    count = int(random.integers(1, pick(4, 12)))
+    shards = [random.integers(1, pick(3, 50, 900), random.integers(1, pick(3, 12))).astype(np.int64) for _ in range(count)]
+    if random.random() < 0.05:
+        shards[0] = np.array([12000])  # of which a part is drawn in another way
+    kind = pick("none", "proportions", "repeats", "choose")
+    weights = {"none": [], "choose": [int(n) for n in random.integers(0, 400, count)],
+               "repeats": [float(f"{x:.3f}") for x in random.random(count) * 3],
+               "proportions": [float(f"{x:.3f}") for x in random.random(count)]}[kind]
+    epoch_size = int(pick(0, random.integers(1, 3000))) if kind in ("none", "proportions") else 0
+    first = int(random.random() < 0.4 and random.integers(0, 300))
+    return dict(draw(random), first=first, shards=shards, kind=kind, weights=weights, epoch_size=epoch_size,
+                granularity=int(pick(1, 1, 7, 100)), method=pick("balanced", "balanced", "fixed"))
+
+
+def mixture_of_peer(o):
+    """The work of StreamingDataset, without its files and processes."""
+    streams = []
+    for i in range(len(o["shards"])):
+        name = {"proportions": "proportion", "repeats": "repeat", "choose": "choose"}.get(o["kind"])
+        streams.append(Stream(local="x", **({name: o["weights"][i]} if name else {})))
+    sizes = np.array([shards.sum() for shards in o["shards"]])
+    counts = np.array([len(shards) for shards in o["shards"]])
+    samples = np.concatenate(o["shards"])
+    dataset = types.SimpleNamespace(
+        streams=streams, num_streams=len(streams), shuffle_seed=o["seed"], sampling_method=o["method"],
+        sampling_granularity=o["granularity"], shards_per_stream=counts, shard_offset_per_stream=counts.cumsum() - counts,
+        samples_per_shard=samples, sample_offset_per_shard=samples.cumsum() - samples, shuffle=o["shuffle"] != "none",
+        num_canonical_nodes=o["canonical"], batch_size=o["batch"], partition_algo=o["algorithm"], shuffle_algo=o["shuffle"],
+        shuffle_block_size=o["block"], initial_physical_nodes=o["initial"])
+    dataset.epoch_seed_change = dataset.shuffle and o["method"] == "balanced"
+    Stream.validate_weights(streams)
+    dataset.epoch_size = Stream.apply_weights(streams, sizes, o["epoch_size"] or None, o["seed"])
+    dataset.resample_streams = types.MethodType(StreamingDataset.resample_streams, dataset)
+    world = types.SimpleNamespace(num_nodes=o["nodes"], ranks_per_node=o["ranks"], workers_per_rank=o["workers"])
+    return generate_work_random_batching(dataset, world, o["epoch"], o["first"])
+
+
+def mixtures_are_equal(folder, draws):
+    random = np.random.default_rng(4)
+    equal = refused = 0
+    while equal < draws:
+        o = draw_streams(random)
+        try:
+            wanted = mixture_of_peer(o)
+        except ValueError:  # also of nothing to concatenate
+            wanted = None
+        initial = (o["initial"] or 0) if o["algorithm"] == "relaxed" else 0
+        weights = ["--" + o["kind"], ",".join(map(str, o["weights"]))] if o["weights"] else []
+        result = run("data", "order", *[",".join(map(str, shards)) for shards in o["shards"]], "--shuffle", o["shuffle"],
+                     "--shuffle-seed", o["seed"], "--shuffle-block", o["block"], "--canonical-nodes", o["canonical"], "--nodes", o["nodes"],
+                     "--ranks", o["ranks"], "--workers", o["workers"], "--batch", o["batch"], "--epoch", o["epoch"],
+                     "--first", o["first"], "--initial-nodes", initial, "--epoch-size", o["epoch_size"], "--granularity", o["granularity"],
+                     *weights, *(["--same-each-epoch"] if o["method"] == "fixed" else []), "--out", f"{folder}/order.npy")
+        if wanted is None:
+            assert result.returncode == 2, ("the peer refuses", o)
+            refused += 1
+            continue
+        assert result.returncode == 0, (result.stderr, o)
+        assert np.array_equal(np.load(f"{folder}/order.npy"), wanted), o
+        equal += 1
+    print(f"several streams: {equal} random mixtures equal; {refused} more are refused by the peer and by us")
+
+
 def seconds(work):
     """Processor time of a call, its children's too."""
     before = os.times()
@@ -269,6 +340,7 @@ def main():
         peer_files_are_read(folder)
         our_files_are_read(folder)
         orders_are_equal(folder, 500)
+        mixtures_are_equal(folder, 300)
 
 
 main()
