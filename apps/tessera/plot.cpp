@@ -94,8 +94,9 @@ std::string to_svg(const Plot& plot) {
       if (x.shows(px) && y.shows(py)) points += fmt::format("{:.1f},{:.1f} ", x.pixel(px), y.pixel(py));
     out += fmt::format("<polyline fill='none' stroke='{}' stroke-width='{}' stroke-opacity='{}' points='{}'/>\n", color,
                        s.faint ? 1 : 2, s.faint ? 0.35 : 1.0, points);
-    out += fmt::format("<text x='{}' y='{}' text-anchor='end' fill='{}'>{}</text>\n", kWidth - kRight - 8,
-                       kTop + 16 + 16 * i, color, escape(s.label));
+    out += fmt::format("<text x='{}' y='{}' text-anchor='{}' fill='{}'>{}</text>\n",
+                       plot.labels_left ? kLeft + 8 : kWidth - kRight - 8, kTop + 16 + 16 * i,
+                       plot.labels_left ? "start" : "end", color, escape(s.label));
   }
   return out + "</svg>\n";
 }

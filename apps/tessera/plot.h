@@ -16,6 +16,7 @@ struct Plot {
   std::string title, x_label, y_label;
   std::vector<Series> series;
   bool log_x = false, log_y = false;
+  bool labels_left = false;  ///< where curves rise to the right
 };
 
 /// A stand-alone SVG document. Points that are not finite (or not positive on a logarithmic axis) are left out.

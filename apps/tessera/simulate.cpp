@@ -45,6 +45,7 @@ struct Speedup {
   std::string name;
   bool is_hierarchy = false;
   double ahead = NAN, hosts = NAN, strict = NAN;
+  double strictest() const { return std::isnan(hosts) ? strict : hosts; }
 };
 
 // Milliseconds of a step, over all runs.
@@ -61,9 +62,12 @@ double synchronous_step(const SimulatedRuns& c) { return mean_step(c, dist::Aver
 
 std::vector<Speedup> rows_of(const SimulatedRuns& c, double all) {
   std::vector<Speedup> rows;
+  const bool is_drawn = c.runs[0].step > 0;  // what was measured does not tell the host's part from the device's
   const auto add = [&](const std::string& name, bool is_hierarchy, const std::vector<dist::AveragingLevel>& levels) {
-    rows.push_back({name, is_hierarchy, all / mean_step(c, {levels, c.ranks_of_host, true}),
-                    all / mean_step(c, {levels, c.ranks_of_host}), all / mean_step(c, {levels})});
+    Speedup row{.name = name, .is_hierarchy = is_hierarchy, .strict = all / mean_step(c, {levels})};
+    if (is_drawn) row.ahead = all / mean_step(c, {levels, c.ranks_of_host, true});
+    if (c.ranks_of_host > 1) row.hosts = all / mean_step(c, {levels, c.ranks_of_host});
+    rows.push_back(row);
   };
   for (const std::string& text : c.hierarchies) add(text, true, dist::parse_hierarchy(text));
   for (const int64_t period : {2, 4, 8}) add(fmt::format("local SGD {}", period), false, {{period, 0}});
@@ -71,22 +75,26 @@ std::vector<Speedup> rows_of(const SimulatedRuns& c, double all) {
   for (const int part : {16, 4})
     if (const int backups = c.ranks() / part; backups > 0)
       rows.push_back(
-          {.name = fmt::format("{} backup workers", backups),
+          {.name = fmt::format("{} backup worker{}", backups, backups > 1 ? "s" : ""),
            .strict = all / mean_step(c, [&](const RankTimes& r) { return dist::simulate_backups(r, backups); })});
   return rows;
 }
 
-std::string cell(double x) { return std::isnan(x) ? "" : fmt::format("{:.2f}", x); }
-
-void print_rows(const std::vector<Speedup>& rows, const SimulatedRuns& c) {
-  for (const Speedup& row : rows)
-    fmt::print("{:>7}  {:<22}{:>16}{:>20}{:>9}\n", &row == &rows[0] ? std::to_string(c.ranks()) : "", row.name,
-               cell(row.ahead), cell(row.hosts), cell(row.strict));
-}
-
-void print_head(int ranks_of_host) {
-  fmt::print("{:>7}  {:<22}{:>16}{:>20}{:>9}\n", "workers", "times as fast with", "one step ahead",
-             ranks_of_host > 1 ? fmt::format("strict, hosts of {}", ranks_of_host) : "strict, no hosts", "strict");
+// A column that no row has is left out.
+void print_rows(const std::vector<Speedup>& rows, const SimulatedRuns& c, bool with_head) {
+  const std::pair<std::string, double Speedup::*> columns[] = {
+      {"one step ahead", &Speedup::ahead},
+      {fmt::format("strict, hosts of {}", c.ranks_of_host), &Speedup::hosts},
+      {"strict", &Speedup::strict}};
+  const auto print_line = [&](const std::string& workers, const std::string& name, const Speedup* row) {
+    fmt::print("{:>7}  {:<22}", workers, name);
+    for (const auto& [head, value] : columns)
+      if (!std::isnan(rows[0].*value))
+        fmt::print("{:>20}", !row ? head : std::isnan(row->*value) ? "" : fmt::format("{:.2f}", row->*value));
+    fmt::print("\n");
+  };
+  if (with_head) print_line("workers", "times as fast with", nullptr);
+  for (const Speedup& row : rows) print_line(&row == &rows[0] ? std::to_string(c.ranks()) : "", row.name, &row);
 }
 
 // Chains of blocks that nest: the smallest primes first, at most three levels.
@@ -106,6 +114,7 @@ std::vector<std::string> usual_hierarchies(int ranks) {
       text += fmt::format("{}{}:{}", text.empty() ? "" : ",", int64_t{8} >> (sizes.size() - 1 - i), sizes[i]);
     out.push_back(text);
   }
+  if (out.empty()) out.push_back(fmt::format("8:{}", ranks));
   return out;
 }
 
@@ -162,13 +171,13 @@ struct SimulateCommand : CommonOptions {
     const int host = ranks_of_host ? ranks_of_host : kPublishedHost;
     Series low{"published, lowest", {}}, high{"published, highest", {}}, ahead_low{"one step ahead, lowest", {}},
         ahead_high{"one step ahead, highest", {}}, strict_low{"strict, lowest", {}}, strict_high{"strict, highest", {}};
-    print_head(host);
     std::string ends;
     for (const Published& p : kPublished) {
       const SimulatedRuns c{draw(p.workers, p.probability), p.hierarchies, host};
+      check(c);
       const double all = synchronous_step(c);
       const std::vector<Speedup> rows = rows_of(c, all);
-      print_rows(rows, c);
+      print_rows(rows, c, &p == &kPublished[0]);
       note(results, c, rows, all);
       const auto end = [&](double Speedup::*column, bool is_high) {
         double out = rows[0].*column;
@@ -195,36 +204,35 @@ struct SimulateCommand : CommonOptions {
         "Hierarchies, hosts of 4, steps of 55 ms and stalls of 1 s are as published. That a host prepares a step\n"
         "while its device is in the one before is fitted to the published figures. Backup workers leave out\n"
         "the gradients of a step that come last.\n");
-    draw_picture({"times as fast as synchronous training",
-                  "workers",
-                  "times as fast",
-                  {low, high, ahead_low, ahead_high, strict_low, strict_high},
-                  true});
+    draw_picture({.title = "times as fast as synchronous training",
+                  .x_label = "workers",
+                  .y_label = "times as fast",
+                  .series = {low, high, ahead_low, ahead_high, strict_low, strict_high},
+                  .log_x = true,
+                  .labels_left = true});
   }
 
   /// One run, measured or drawn.
   void report(SimulatedRuns c, Results& results) const {
+    c.hierarchies = hierarchy.empty() ? usual_hierarchies(c.ranks()) : std::vector{hierarchy};
+    check(c);
+    const double all = synchronous_step(c);
+    const std::vector<Speedup> rows = rows_of(c, all);
+    fmt::print(
+        "{} ranks, {} steps: {:.1f} ms a synchronous step, in which ranks wait for each other {:.1f} % of their "
+        "time\n\n",
+        c.ranks(), c.runs[0].steps(), all, 100 * dist::explain_waiting(c.runs[0]).lost);
+    print_rows(rows, c, true);
+    note(results, c, rows, all);
+    judge(c, rows, results);
+    draw_course(c);
+  }
+
+  static void check(const SimulatedRuns& c) {
     try {
-      if (!hierarchy.empty()) {
-        dist::LocalSGDOptions{.hierarchy = dist::parse_hierarchy(hierarchy)}.check(c.ranks());
-        c.hierarchies = {hierarchy};
-      } else {
-        c.hierarchies = usual_hierarchies(c.ranks());
-      }
-      const double all = synchronous_step(c);
-      const std::vector<Speedup> rows = rows_of(c, all);
-      const dist::WaitingCauses waiting = dist::explain_waiting(c.runs[0]);
-      fmt::print(
-          "{} ranks, {} steps: {:.1f} ms a synchronous step, in which ranks wait for each other {:.1f} % of "
-          "their time\n\n",
-          c.ranks(), c.runs[0].steps(), all, 100 * waiting.lost);
-      print_head(c.ranks_of_host);
-      print_rows(rows, c);
-      note(results, c, rows, all);
-      judge(c, rows, results);
-      draw_course(c);
-    } catch (const FileError&) {
-      throw;
+      for (const std::string& text : c.hierarchies)
+        dist::LocalSGDOptions{.hierarchy = dist::parse_hierarchy(text), .gradients_within = c.ranks_of_host}.check(
+            c.ranks());
     } catch (const Error& e) {
       throw UsageError(e.what());
     }
@@ -233,17 +241,20 @@ struct SimulateCommand : CommonOptions {
   static void judge(const SimulatedRuns& c, const std::vector<Speedup>& rows, Results& results) {
     const Speedup* best = nullptr;
     for (const Speedup& row : rows)
-      if ((row.is_hierarchy || c.hierarchies.empty()) && !std::isnan(row.hosts) && (!best || row.hosts > best->hosts))
-        best = &row;
-    const std::string why = dist::why_not_worth(c.runs[0], best->hosts);
+      if (row.is_hierarchy && (!best || row.strictest() > best->strictest())) best = &row;
+    const std::string why = dist::why_not_worth(c.runs[0], best->strictest());
     results.extra()["pays"] = why.empty();
-    if (why.empty()) fmt::print("\n{} would make it {:.2f} times as fast\n", best->name, best->hosts);
+    if (why.empty()) fmt::print("\n{} would make it {:.2f} times as fast\n", best->name, best->strictest());
     else fmt::print("\nno hierarchy would pay: {}\n", why);
   }
 
   // Of the first run: when each step was made.
   void draw_course(const SimulatedRuns& c) const {
-    Plot plot{"when all ranks have made a step", "step", "seconds", {}};
+    Plot plot{.title = "when all ranks have made a step",
+              .x_label = "step",
+              .y_label = "seconds",
+              .series = {},
+              .labels_left = true};
     const auto add = [&](const std::string& name, const dist::AveragingScheme& scheme) {
       plot.series.push_back({name, {}});
       int64_t step = 0;
