@@ -196,6 +196,9 @@ void bind_training(nb::module_& m) {
       .def("average", &dist::LocalSGD::average, nb::call_guard<Unlocked>(),
            "Makes all ranks' parameters their average now, as a checkpoint wants them.")
       .def_prop_ro("steps", &dist::LocalSGD::steps, "How many steps there were.")
+      .def("all_met", &dist::LocalSGD::all_met, "Whether all ranks exchanged something in the last step.")
+      .def("state_dict", &dist::LocalSGD::state_dict, "What outer momentum needs to go on; empty without it.")
+      .def("load_state_dict", &dist::LocalSGD::load_state_dict, nb::arg("state_dict"))
       .def("level_at", &dist::LocalSGD::level_at, nb::arg("step"), "The level that averages after that step, or None.")
       .def_static(
           "level_of",

@@ -127,6 +127,55 @@ def test_what_a_loop_of_ones_own_needs():
     assert ended.returncode == 0, ended.stderr
 
 
+AVERAGES = """
+import numpy as np
+import tessera
+from tessera import distributed as dist, nn, optim
+
+world = dist.World()
+options = {"hierarchy": {2: 2, 4: 4}, "outer_momentum": 0.5}
+
+def train(model, local, steps):
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    for step in steps:
+        rng = np.random.default_rng([step, world.rank])
+        x, y = (tessera.from_numpy(rng.standard_normal((6, n)).astype(np.float32)) for n in (5, 3))
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        local.step(0.1)
+
+tessera.manual_seed(7)
+whole, parts = nn.Linear(5, 3), nn.Linear(5, 3)
+parts.load_state_dict(whole.state_dict())
+train(whole, dist.LocalSGD(whole, world, **options), range(13))
+first = dist.LocalSGD(parts, world, **options)
+train(parts, first, range(9))
+assert first.all_met() and first.level_at(8) == 1 and first.steps == 9
+kept = {name: tensor.clone() for name, tensor in first.state_dict().items()}
+assert sorted(kept) == ["bias.before", "bias.momentum", "weight.before", "weight.momentum"]
+del first
+second = dist.LocalSGD(parts, world, first_step=9, **options)
+second.load_state_dict(kept)
+train(parts, second, range(9, 13))
+assert (whole.weight.detach().numpy() == parts.weight.detach().numpy()).all() and second.all_met()
+bias = whole.bias.detach()
+assert (dist.all_gather(bias, world).numpy().reshape(4, 3) == bias.numpy()).all()
+try:
+    dist.LocalSGD(parts, world, {2: 3, 4: 4})
+except tessera.Error as e:
+    assert "blocks of 4 ranks are not made of several of 3" in str(e)
+else:
+    raise AssertionError("no error")
+"""
+
+
+@needs_command
+def test_averages_go_on_with_outer_momentum():
+    ended = launch(AVERAGES, 4)
+    assert ended.returncode == 0, ended.stderr
+
+
 @needs_command
 def test_a_rank_that_is_waited_for_shows_where_it_is():
     script = """
