@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Trains the same small network by PyTorch's DistributedDataParallel over Gloo and by tessera's DataParallel, and compares
-the gradients and parameters of every step; the same of post-local SGD. Then compares the steps at which 200 random hierarchies
+the gradients and parameters of every step; the same of post-local SGD, in one level and in two. Then compares the steps at which 200 random hierarchies
 average with PyTorch's HierarchicalModelAverager.
 
 usage: ddp_tests.py [--ranks N...] [--steps N]
@@ -15,14 +15,16 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "build/python"))
-CASES = ["plain", "buckets", "accumulation", "unused", "norm", "local", "local_pairs"]
-WARMUP, PERIOD = 4, 3  # of local SGD; local_pairs also has gradients of pairs after the warm-up
+CASES = ["plain", "buckets", "accumulation", "unused", "norm", "local", "local_pairs", "local_levels"]
+WARMUP, PERIOD = 4, 3  # of local SGD; local_pairs and local_levels also have gradients of pairs after the warm-up
+LEVELS = {3: 2, 6: 4}  # periods and ranks of local_levels
 WIDTHS = {"first": (6, 8), "left": (8, 8), "right": (8, 8), "never": (3, 3), "last": (8, 4)}
 
 
@@ -113,12 +115,20 @@ def train_torch(case, rank, ranks, steps):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     if case.startswith("local"):
         from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as hook
-        from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
-        pairs = case == "local_pairs"
-        blocks = [torch.distributed.new_group([r, r + 1] if pairs else [r]) for r in range(0, ranks, 2 if pairs else 1)]
-        state = hook.PostLocalSGDState(None, blocks[rank // 2 if pairs else rank], WARMUP, post_local_gradient_allreduce=pairs)
+        from torch.distributed.algorithms.model_averaging import averagers, hierarchical_model_averager
+
+        def block(group_size, group=None):  # torch.distributed.new_subgroups insists on GPUs
+            return torch.distributed.new_subgroups_by_enumeration(
+                [list(range(first, first + group_size)) for first in range(0, ranks, group_size)])
+
+        torch.distributed.new_subgroups = block
+        pairs = case != "local"
+        state = hook.PostLocalSGDState(None, block(2 if pairs else 1)[0], WARMUP, post_local_gradient_allreduce=pairs)
         parallel.register_comm_hook(state, hook.post_localSGD_hook)
-        averager = PeriodicModelAverager(PERIOD, WARMUP)
+        if case == "local_levels":
+            averager = hierarchical_model_averager.HierarchicalModelAverager(OrderedDict(LEVELS), WARMUP)
+        else:
+            averager = averagers.PeriodicModelAverager(PERIOD, WARMUP)
     for step in range(steps):
         optimizer.zero_grad()
         parts = list(batches(case, rank, ranks, step))
@@ -144,7 +154,8 @@ def train_tessera(case, steps):
     sizes = {"bucket_bytes": 10, "first_bucket_bytes": 10, "overlap": True} if case == "buckets" else {}
     local = case.startswith("local")
     if local:
-        local = dist.LocalSGD(model, world, period=PERIOD, warmup=WARMUP, gradients_within=2 if case == "local_pairs" else 1)
+        levels = LEVELS if case == "local_levels" else {PERIOD: world.size}
+        local = dist.LocalSGD(model, world, levels, warmup=WARMUP, gradients_within=1 if case == "local" else 2)
     else:
         parallel = dist.DataParallel(model, world, **sizes)
     optimizer = optim.AdamW(model.parameters(), lr=1e-2, weight_decay=1e-2)
@@ -231,7 +242,7 @@ def main():
     options = parser.parse_args()
     counts = [0, 0]
     for case in CASES:
-        for ranks in [2, 4] if case == "local_pairs" else options.ranks:
+        for ranks in {"local_pairs": [2, 4], "local_levels": [4]}.get(case, options.ranks):
             with tempfile.TemporaryDirectory() as folder:
                 found = list(differences(case, ranks, options.steps, Path(folder)))
             counts[bool(found)] += 1
