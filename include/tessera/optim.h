@@ -50,7 +50,14 @@ class Optimizer {
   /// Of all groups, each once.
   Tensors parameters() const;
   int groups() const;
+  /// What a group has now. Throws Error where there is none of that number.
+  Tensors parameters(int group) const;
   double lr(int group = 0) const;
+  double initial_lr(int group = 0) const;  ///< of its options
+  double weight_decay(int group = 0) const;
+  /// From the next step on. Throws Error on what is negative or not finite.
+  void set_lr(double lr, int group = 0);
+  void set_weight_decay(double weight_decay, int group = 0);
   /// Sets the rate of every group to `factor` times the rate in its options; see Schedule.
   void scale_lr(double factor);
 

@@ -102,8 +102,14 @@ void bind_optimizers(nb::module_& m) {
               if (Tensor grad = p.grad(); grad.defined()) grad.zero_();
           },
           nb::arg("set_to_none") = true, "Drops all gradients, or makes them zero.")
-      .def("parameters", &Optimizer::parameters)
+      .def("parameters", nb::overload_cast<>(&Optimizer::parameters, nb::const_))
+      .def("parameters", nb::overload_cast<int>(&Optimizer::parameters, nb::const_), nb::arg("group"))
+      .def("groups", &Optimizer::groups)
       .def("lr", &Optimizer::lr, nb::arg("group") = 0)
+      .def("initial_lr", &Optimizer::initial_lr, nb::arg("group") = 0, "The rate of a group's options.")
+      .def("weight_decay", &Optimizer::weight_decay, nb::arg("group") = 0)
+      .def("set_lr", &Optimizer::set_lr, nb::arg("lr"), nb::arg("group") = 0, "Sets a group's rate from now on.")
+      .def("set_weight_decay", &Optimizer::set_weight_decay, nb::arg("weight_decay"), nb::arg("group") = 0)
       .def("scale_lr", &Optimizer::scale_lr, nb::arg("factor"),
            "Sets every rate to `factor` times that of its options.")
       .def("state_dict", &Optimizer::state_dict)

@@ -78,6 +78,12 @@ struct Optimizer::State {
     return state;
   }
 
+  Group& group(int number) {
+    if (number < 0 || number >= static_cast<int>(groups.size()))
+      throw Error(fmt::format("{}: there is no group {} of {}", name, number, groups.size()));
+    return groups[static_cast<size_t>(number)];
+  }
+
   static void check_rate(const char* name, double lr, double weight_decay) {
     if (!(lr >= 0 && std::isfinite(lr)) || !(weight_decay >= 0 && std::isfinite(weight_decay)))
       throw Error(fmt::format("{}: lr = {} and weight_decay = {} must not be negative", name, lr, weight_decay));
@@ -120,7 +126,21 @@ Tensors Optimizer::parameters() const {
   return out;
 }
 int Optimizer::groups() const { return static_cast<int>(state_->groups.size()); }
-double Optimizer::lr(int group) const { return state_->groups.at(static_cast<size_t>(group)).current_lr; }
+Tensors Optimizer::parameters(int group) const { return state_->group(group).parameters; }
+double Optimizer::lr(int group) const { return state_->group(group).current_lr; }
+double Optimizer::initial_lr(int group) const { return state_->group(group).base_lr; }
+double Optimizer::weight_decay(int group) const { return state_->group(group).attrs.weight_decay; }
+void Optimizer::set_lr(double lr, int group) {
+  Group& g = state_->group(group);
+  State::check_rate(state_->name, lr, 0);
+  g.lr.fill_(lr);
+  g.current_lr = static_cast<float>(lr);
+}
+void Optimizer::set_weight_decay(double weight_decay, int group) {
+  Group& g = state_->group(group);
+  State::check_rate(state_->name, 0, weight_decay);
+  g.attrs.weight_decay = weight_decay;
+}
 void Optimizer::scale_lr(double factor) {
   for (Group& g : state_->groups) {
     g.lr.fill_(g.base_lr * factor);
