@@ -14,8 +14,8 @@ import sys
 import types
 
 TYPES = "from tessera._types import (Any, Callable, Device, DeviceLike, Dims, DType, DTypeLike, Generator, Iterable, Iterator,\n" \
-        "                            Model, Module, Operand, PathLike, Self, Sequence, Tensor)\n"
-MODULES = ["aliases", "amp", "autograd", "creation", "cuda", "distributed", "functions", "io", "linalg", "models", "nn", "nn.base", "nn.functional",
+        "                            Mapping, Model, Module, Operand, PathLike, Self, Sequence, Tensor)\n"
+MODULES = ["aliases", "amp", "autograd", "creation", "cuda", "data", "distributed", "functions", "io", "linalg", "models", "nn", "nn.base", "nn.functional",
            "nn.init", "nn.layers", "onnx", "optim", "shapes", "special", ""]
 # Names that types have in annotations and that classes use for something else.
 SHADOWED = re.compile(r"(?<![\w.\"'])(int|float|bool)(?![\w\"'(])")
@@ -131,6 +131,9 @@ def described(name: str, cls: type) -> str:
                      and (not n.startswith("_") or n in METHODS))
     if hasattr(cls, "tensors"):
         methods = ["__init__"]
+    for name in sorted(n for n in names if isinstance(inspect.getattr_static(cls, n), property) and not n.startswith("_")):
+        value = inspect.getattr_static(cls, name)
+        out.append("    @property\n" + define(name, signature(value.fget, method=True), value.__doc__, "    "))
     for method in methods:
         function = inspect.getattr_static(cls, method)
         if method == "__init__" and hasattr(cls, "tensors"):
@@ -205,6 +208,7 @@ def main() -> None:
     complete_extension(folder / "_C" / "_onnx.pyi", [tessera.onnx.Model], "Model")
     complete_extension(folder / "_C" / "_nn" / "__init__.pyi", [tessera.nn.Module], "Module")
     complete_extension(folder / "_C" / "_io.pyi", [], "")
+    complete_extension(folder / "_C" / "_data.pyi", [], "")
     for name in MODULES:
         path = folder.joinpath(*name.split(".")) if name else folder
         path = path / "__init__.pyi" if path.is_dir() else path.with_suffix(".pyi")

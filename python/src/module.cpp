@@ -121,4 +121,5 @@ NB_MODULE(_C, m) {
   bind_models(m);
   bind_fused_gemm(m);
   bind_dist(m);
+  bind_data(m);
 }

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
 from ._C import Device, DType, Generator, Tensor
@@ -15,5 +15,5 @@ DeviceLike: TypeAlias = Device | str
 Operand: TypeAlias = Tensor | float
 PathLike: TypeAlias = str | os.PathLike[str]
 
-__all__ = ["Any", "Callable", "DType", "DTypeLike", "Device", "DeviceLike", "Dims", "Generator", "Iterable", "Iterator", "Model",
-           "Module", "Operand", "PathLike", "Self", "Sequence", "Tensor"]
+__all__ = ["Any", "Callable", "DType", "DTypeLike", "Device", "DeviceLike", "Dims", "Generator", "Iterable", "Iterator", "Mapping",
+           "Model", "Module", "Operand", "PathLike", "Self", "Sequence", "Tensor"]

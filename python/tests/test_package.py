@@ -188,7 +188,10 @@ def train(steps: int, device: str) -> float:
     half = tessera.cat([tessera.arange(3.0), tessera.tensor([1, 2])]).half().view(-1, 5)
     half += 1
     half /= 2.0
-    print(half.shape, len(answers), tessera.models.names(), tessera.cuda.is_available(), scaler.get_scale())
+    dataset = tessera.data.StreamingDataset([tessera.data.Stream("a", proportion=1.0)], batch_size=steps, shuffle=True)
+    dataset.load_state_dict(dataset.state_dict())
+    batches: list[dict[str, object]] = [sample for sample in dataset][:dataset.epoch_size]
+    print(half.shape, len(answers), tessera.models.names(), tessera.cuda.is_available(), scaler.get_scale(), batches)
     return loss.item()
 """
 WRONG = """

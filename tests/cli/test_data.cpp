@@ -1,5 +1,6 @@
 // data: samples are packed, looked into, verified and learnt from.
 #include "command_line.h"
+#include "data/http_server.h"
 
 namespace tessera::cli {
 namespace {
@@ -51,6 +52,68 @@ TEST(Data, PacksLinesFilesAndShards) {
   EXPECT_NE(run({"data", "info", folder / "i"}).out.find("class   str\nimage   jpeg\nlabel   int\nname    str\n"),
             std::string::npos);
   EXPECT_EQ(run({"data", "verify", folder / "i"}).out, "2 samples in 1 shards are whole\n");
+}
+
+TEST(Data, ReadsAddresses) {
+  const Folder folder;
+  write_file(folder / "a.txt", some_text());
+  EXPECT_EQ(run({"data", "pack", folder / "a.txt", "--out", folder / "d", "--size-limit", "8k"}).code, 0);
+  HttpServer server([&](const std::string& path, int) {
+    return fs::exists(folder / path) ? HttpAnswer{200, read_file(folder / path)} : HttpAnswer{404, ""};
+  });
+  const auto with_cache = [&](Words words, const Words& more = {}) {
+    words.insert(words.end(), {"--cache", folder / "cache"});
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words);
+  };
+  EXPECT_EQ(with_cache({"data", "info", server / "d"}).out, run({"data", "info", folder / "d"}).out);
+  EXPECT_FALSE(fs::exists(folder / "cache"));  // no shard was needed
+  EXPECT_EQ(with_cache({"data", "verify", server / "d"}).out, "800 samples in 4 shards are whole\n");
+  EXPECT_TRUE(fs::exists(folder / "cache/shards"));
+  EXPECT_EQ(with_cache({"data", "read", server / "d"}).out.rfind("800 samples in ", 0), 0u);
+  EXPECT_EQ(server.asked("d/shard.00001.mds"), 1);
+
+  const auto refusal = [&](const std::string& address, const Words& more = {}) {
+    const Finished finished = with_cache({"data", "verify", address}, more);
+    EXPECT_EQ(finished.code, 2) << finished.err;
+    return finished.err;
+  };
+  EXPECT_EQ(refusal(server / "none"),
+            "error: " + server / "none" + "/index.json: is not there: the server answers 404\n");
+  EXPECT_EQ(refusal("ftp://host/d"), "error: \"ftp://host/d\": is neither a folder nor https://, http:// or s3://\n");
+  EXPECT_EQ(refusal(server / "d", {"--cache-limit", "x"}), "error: --cache-limit x is no size such as 64M\n");
+  fs::create_directory(folder / "mine");
+  write_file(folder / "mine/file", "x");
+  EXPECT_NE(
+      run({"data", "verify", server / "d", "--cache", folder / "mine"}).err.find("holds files, but not of tessera"),
+      std::string::npos);
+  setenv("TESSERA_CURL", "libnone.so", 1);
+  const std::string without = refusal(server / "d");
+  unsetenv("TESSERA_CURL");
+  EXPECT_EQ(without, "error: " + server / "d" +
+                         "/index.json: libnone.so was not found: install libcurl, or let TESSERA_CURL name it\n");
+}
+
+TEST(Data, OrdersMixtures) {
+  const auto samples = [](const Words& more) {
+    Words words{"data", "order", "30", "7,3", "--batch", "100"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Finished finished = run(words);
+    EXPECT_EQ(finished.code, 0) << finished.err;
+    std::istringstream numbers(finished.out.substr(std::min(finished.out.size(), finished.out.find(": ") + 2)));
+    std::vector<int> out(2);
+    for (int id; numbers >> id && id >= 0;) ++out[id >= 30];
+    return out;
+  };
+  using Two = std::vector<int>;
+  EXPECT_EQ(samples({}), (Two{30, 10}));
+  EXPECT_EQ(samples({"--proportions", "1,3", "--epoch-size", "80"}), (Two{20, 60}));
+  EXPECT_EQ(samples({"--repeats", "0.5,2"}), (Two{15, 20}));
+  EXPECT_EQ(samples({"--choose", "0,5"}), (Two{0, 5}));
+  EXPECT_EQ(run({"data", "order", "30", "10", "--repeats", "1"}).err, "error: --repeats has 1 numbers for 2 streams\n");
+  EXPECT_EQ(run({"data", "order", "30", "--choose", "x"}).err, "error: --choose x: no numbers\n");
+  EXPECT_EQ(run({"data", "order", "30", "10", "--proportions", "0,0"}).err,
+            "error: streaming: the proportions are all 0\n");
 }
 
 TEST(Data, RefusesBadInput) {
