@@ -174,6 +174,7 @@ void settle(TrainCommand& c) {
   c.options.data = c.data;
   c.options.remote = c.remote.settle();
   c.options.checkpoint = c.out + "/checkpoint.safetensors";
+  c.options.keep = c.keep;
   c.resume_after_restart(c.options.checkpoint);
   c.options.resume = c.resume;
   c.prepare({c.options.checkpoint});
@@ -217,6 +218,7 @@ models::TrainResult train(TrainCommand& c, const dist::World& world, Progress& p
     if (c.stop_after && s.step >= c.stop_after) train::stop_requested() = true;
     probe();
   };
+  callbacks.on_note = [&](const std::string& line) { progress.note("note: " + line); };
   callbacks.on_eval = [&](const models::EvalInfo& e) {
     progress.note(fmt::format("step {}: validation loss {:.4f}", e.step, e.loss));
   };

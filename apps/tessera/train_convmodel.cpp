@@ -39,6 +39,7 @@ struct Finished {
 void settle(ConvModelCommand& c) {
   c.apply();
   c.options.seed = c.seed;
+  c.options.keep = c.keep;
   c.options.device = c.target();
   c.options.report_interval = c.options.device.is_gpu() && !c.stop_after ? 32 : 1;
   try {
@@ -66,11 +67,13 @@ Finished train(const ConvModelCommand& c, train::Amp amp, const dist::World& wor
                               world.size() > 1 ? fmt::format("{} ranks with ", world.size()) : "", c.place(),
                               first_step > 0 ? fmt::format(", from step {}", first_step) : ""));
   };
-  if (world.rank() == 0)
+  if (world.rank() == 0) {
+    callbacks.on_note = [&](const std::string& line) { progress.note("note: " + line); };
     callbacks.on_step = [&](const models::ConvModelStep& s) {
       progress.update(s.step, fmt::format("loss {:.4f}  {:.2f} ms", s.loss, s.ms));
       if (c.stop_after && s.step >= c.stop_after && s.step < o.steps) train::stop_requested() = true;
     };
+  }
   try {
     f.result = models::train_convmodel(o, callbacks, &world);
   } catch (...) {
@@ -198,6 +201,9 @@ void add_train_convmodel(Command train) {
              "strips of the picture that make a step, which ranks share; a norm is over a strip")
       .with_default();
   app.option("--lr", c->options.lr, "learning rate").with_default();
+  app.option("--checkpoint-interval", c->options.checkpoint_interval,
+             "steps between checkpoints of a run; 0: only at its end")
+      .with_default();
   c->profile.add_to(app, "wait=1,warmup=1,active=3");
   c->add_to(app, "checkpoints, the pictures and the loss curves");
   app.run([c] { run(*c); });

@@ -19,6 +19,9 @@ void exit_if_signalled() {
 void TrainingOptions::add_to(Command app, const std::string& what_is_written) {
   app.option("--out", out, "folder for " + what_is_written).required();
   app.flag("--resume", resume, "go on from what is in --out");
+  app.option("--keep-checkpoints", keep, "checkpoints that stay; a run goes on from the newest that is whole")
+      .range(1, 1000)
+      .with_default();
   app.option("--amp", amp, "mixed precision: off, bf16, or fp16, which also scales the loss")
       .one_of({"off", "bf16", "fp16"})
       .with_default();

@@ -73,11 +73,20 @@ struct Checkpoint {
 };
 /// The newest format, that of an index; one file is of format 1. This library reads all up to this one.
 inline constexpr int kCheckpointVersion = 2;
-/// Writes atomically: whatever happens, `path` holds the old checkpoint or the new one. Throws Error.
-void save_checkpoint(const std::string& path, const Checkpoint& checkpoint);
+/// Writes atomically: whatever happens, `path` holds the old checkpoint or the new one. `keep` of them stay: the one
+/// before is then PATH.1, the one before that PATH.2. Throws Error.
+void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, int keep = 1);
 /// Throws FileError if the file or a part of it is damaged, missing, no checkpoint, or from a newer format. The tensors
 /// view the mapped file, but for those that lie in several parts.
 Checkpoint load_checkpoint(const std::string& path);
+/// The newest of `path`, PATH.1, PATH.2, ... that is whole.
+struct WholeCheckpoint {
+  Checkpoint checkpoint;
+  int age = 0;      ///< 0: `path` itself, 1: PATH.1
+  std::string why;  ///< what is wrong with the newest one; empty: nothing
+};
+/// Looks from that age on. Throws FileError of the newest one where none is whole.
+WholeCheckpoint load_whole_checkpoint(const std::string& path, int first = 0);
 /// The same from bytes in memory, of one file.
 Checkpoint parse_checkpoint(std::string bytes, const std::string& name = "checkpoint");
 

@@ -84,6 +84,7 @@ struct Options {
   Every evaluate = {};          ///< on the validation batches, and at the end
   Every save = {};              ///< and at the end
   std::string checkpoint = {};  ///< file to write, or empty: none
+  int64_t keep = 2;  ///< checkpoints that stay: FILE, FILE.1 before it, ...; a run goes on from the newest whole one
   Resume resume = Resume::IfThere;
   Metadata metadata = {};  ///< of the checkpoint: what belongs to the model
   /// Sees, and may change or refuse, the checkpoint that the run goes on from.
@@ -108,6 +109,8 @@ struct Callbacks {
   std::function<void(const StepInfo&)> on_step = {};      ///< of each step, once its loss has been read
   std::function<void(const EvalInfo&)> on_eval = {};
   std::function<void(int64_t step)> on_checkpoint = {};
+  /// What somebody should read, in a line: that the newest checkpoint is damaged and the run goes on from an older one.
+  std::function<void(const std::string&)> on_note = {};
   const std::atomic<bool>* stop = nullptr;  ///< when it becomes true, training saves and returns
 };
 
@@ -129,7 +132,7 @@ class Trainer {
  public:
   /// Parameters begin as those of rank 0, or as the checkpoint has them. What is given lives longer than the trainer.
   /// Throws Error or FileError: options that cannot be, ranks that do not divide the micro-batches of a step, a
-  /// checkpoint that is missing, damaged or of another model.
+  /// checkpoint that is missing, damaged as all before it, or of another model.
   Trainer(nn::Module& model, optim::Optimizer& optimizer, Work work, Options options = {},
           const dist::Group* group = nullptr);
   ~Trainer();

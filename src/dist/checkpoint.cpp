@@ -26,15 +26,15 @@ std::vector<std::string> gathered(const std::string& text, const Group& group) {
 
 }  // namespace
 
-void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, const Group& group) {
-  if (group.size() == 1) return tessera::save_checkpoint(path, checkpoint);
+void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, const Group& group, int keep) {
+  if (group.size() == 1) return tessera::save_checkpoint(path, checkpoint, keep);
   const InPhase phase(group, Phase::Checkpoint);
   const int64_t mine = group.rank() == 0 ? next_generation(path) : 0;
   const int64_t generation = broadcast(tensor(std::vector<int64_t>{mine}, {1}), 0, group).item<int64_t>();
   const std::string entry =
       save_part(path, generation, group.rank(), share_of(checkpoint.tensors, group.rank(), group.size()));
   const std::vector<std::string> entries = gathered(entry, group);
-  if (group.rank() == 0) save_index(path, entries, checkpoint.metadata);
+  if (group.rank() == 0) save_index(path, entries, checkpoint.metadata, keep);
   barrier(group);
 }
 

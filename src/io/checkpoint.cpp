@@ -10,6 +10,7 @@
 #include "core/util/hash.h"
 #include "io/checkpoint_parts.h"
 #include "io/file.h"
+#include "io/kept_checkpoints.h"
 #include "io/safetensors.h"
 
 namespace tessera {
@@ -60,8 +61,8 @@ int64_t CheckpointReader::version(const SafeTensors& file) {
   if (error != std::errc() || end != text.data() + text.size() || version < 1)
     throw FileError(file.name_ + ": damaged checkpoint: format version " + in_quotes(text));
   if (version > kCheckpointVersion)
-    throw FileError(fmt::format("{}: written by a newer program: checkpoint format {}, this one reads up to {}",
-                                file.name_, version, kCheckpointVersion));
+    throw NewerFormat(fmt::format("{}: written by a newer program: checkpoint format {}, this one reads up to {}",
+                                  file.name_, version, kCheckpointVersion));
   return version;
 }
 
@@ -80,7 +81,7 @@ Checkpoint CheckpointReader::read(const SafeTensors& file, const OpenPart& open)
   return out;
 }
 
-uint64_t save_with_checksum(const std::string& path, const StateDict& named, const Metadata& metadata) {
+uint64_t save_with_checksum(const std::string& path, const StateDict& named, const Metadata& metadata, int keep) {
   if (named.contains(kChecksum)) throw Error("save_checkpoint: no tensor can be called checksum");
   NamedTensors tensors = aligned_order(named);
   tensors.emplace_back(kChecksum, empty({1}, Int64));  // known, and written, last
@@ -97,19 +98,21 @@ uint64_t save_with_checksum(const std::string& path, const StateDict& named, con
   for (const auto& [key, t] : tensors) write(dense_on_host(t).data_ptr(), bytes_of(t));
   const uint64_t sum = hash.value();
   file.write(&sum, sizeof sum);
+  keep_replaced(path, keep);
   file.commit();
   return sum;
 }
 
-void save_checkpoint(const std::string& path, const Checkpoint& checkpoint) {
+void save_checkpoint(const std::string& path, const Checkpoint& checkpoint, int keep) {
   Metadata metadata = checkpoint.metadata;
   metadata["format"] = kFormat;
   metadata["version"] = "1";
-  save_with_checksum(path, checkpoint.tensors, metadata);
+  save_with_checksum(path, checkpoint.tensors, metadata, keep);
+  remove_replaced(path, keep);
   remove_unnamed_parts(path);
 }
 
-void save_index(const std::string& path, const std::vector<std::string>& entries, const Metadata& given) {
+void save_index(const std::string& path, const std::vector<std::string>& entries, const Metadata& given, int keep) {
   Metadata metadata = given;
   metadata["format"] = kFormat;
   metadata["version"] = std::to_string(kIndexed);
@@ -122,7 +125,8 @@ void save_index(const std::string& path, const std::vector<std::string>& entries
           fmt::format("cannot write {}: this rank does not see {} as another wrote it; all ranks need one folder",
                       in_quotes(path), in_quotes(part.file)));
   }
-  save_with_checksum(path, {}, metadata);
+  save_with_checksum(path, {}, metadata, keep);
+  remove_replaced(path, keep);
   remove_unnamed_parts(path);
 }
 

@@ -12,6 +12,7 @@
 #include <set>
 
 #include "io/file.h"
+#include "io/kept_checkpoints.h"
 #include "io/safetensors.h"
 
 namespace tessera {
@@ -262,10 +263,14 @@ void remove_unnamed_parts(const std::string& path) {
   for (const auto& entry : fs::directory_iterator(folder_of(path), code))
     if (generation_of(entry.path().filename().string(), base)) found.push_back(entry.path());
   if (found.empty()) return;
-  const auto named = parts_of(path), old = parts_of(path + ".old");
-  if (!named || !old) return;
+  std::set<std::string> named;
+  for (const std::string& checkpoint : all_checkpoints_of(path)) {
+    const auto parts = parts_of(checkpoint);
+    if (!parts) return;
+    named.insert(parts->begin(), parts->end());
+  }
   for (const fs::path& file : found)
-    if (!named->contains(file.filename().string()) && !old->contains(file.filename().string())) fs::remove(file, code);
+    if (!named.contains(file.filename().string())) fs::remove(file, code);
 }
 
 std::vector<IndexedPart> parse_index(const std::string& text, const std::string& name) {

@@ -24,18 +24,26 @@ std::vector<TensorSlice> share_of(const StateDict& tensors, int part, int parts)
 int64_t next_generation(const std::string& path);
 /// Writes PATH.GENERATION-PART.part, and returns what the index says of it. Throws Error.
 std::string save_part(const std::string& path, int64_t generation, int part, const std::vector<TensorSlice>& slices);
-/// Makes the parts with these entries the checkpoint `path`, then removes those of the checkpoint before. Throws Error.
-void save_index(const std::string& path, const std::vector<std::string>& entries, const Metadata& metadata);
-/// Removes parts that neither the checkpoint `path` nor PATH.old names.
+/// Makes the parts with these entries the checkpoint `path`, of which `keep` stay, then removes those of older ones.
+/// Throws Error.
+void save_index(const std::string& path, const std::vector<std::string>& entries, const Metadata& metadata,
+                int keep = 1);
+/// Removes parts that neither the checkpoint `path` nor PATH.old nor one that was kept names.
 void remove_unnamed_parts(const std::string& path);
 
-/// Writes a safetensors file that ends with a checksum of all before it, which is returned. Throws Error.
-uint64_t save_with_checksum(const std::string& path, const StateDict& tensors, const Metadata& metadata);
+/// Writes a safetensors file that ends with a checksum of all before it, which is returned. `keep`: how many of that
+/// name stay. Throws Error.
+uint64_t save_with_checksum(const std::string& path, const StateDict& tensors, const Metadata& metadata, int keep = 1);
 
 /// Gives the part with that file name. Throws FileError.
 using OpenPart = std::function<SafeTensors(const std::string& file)>;
 /// The checkpoint in `bytes`, whose parts `open` gives. Throws FileError.
 Checkpoint parse_checkpoint(std::string bytes, const std::string& name, const OpenPart& open);
+
+/// A checkpoint that a later version has written: whole, but not for this one.
+struct NewerFormat : FileError {
+  using FileError::FileError;
+};
 
 /// Reads what SafeTensors leaves open.
 struct CheckpointReader {

@@ -100,7 +100,9 @@ train::Options make_options(const ConvModelOptions& o) {
           .device = o.device,
           .report_interval = o.report_interval,
           .local_sgd = o.local_sgd,
+          .save = train::steps(o.checkpoint_interval),
           .checkpoint = o.checkpoint,
+          .keep = o.keep,
           .resume = o.resume ? train::Resume::Always : train::Resume::Never,
           .metadata = {{"kind", "convmodel"}, {"config", config_of(o).dump()}},
           .on_load = [o](Checkpoint& from) { check_loaded(from, o); },
@@ -159,6 +161,7 @@ void validate(const ConvModelOptions& o) {
   require(o.accumulate >= 1 && o.accumulate <= o.size, "accumulation", o.accumulate);
   require(o.lr >= 0 && std::isfinite(o.lr), "lr", o.lr);
   require(o.report_interval >= 1, "report_interval", o.report_interval);
+  require(o.checkpoint_interval >= 0, "checkpoint_interval", o.checkpoint_interval);
   if (o.resume && o.checkpoint.empty()) throw Error("train: resume needs a checkpoint to go on from");
 }
 
@@ -182,7 +185,7 @@ ConvModelResult train_convmodel(const ConvModelOptions& options, const ConvModel
   validate(options);
   ConvModel model = make_model(options);
   optim::Adam optimizer(model.parameters(), {.lr = options.lr});
-  train::Callbacks called{.on_step = callbacks.on_step, .stop = callbacks.stop};
+  train::Callbacks called{.on_step = callbacks.on_step, .on_note = callbacks.on_note, .stop = callbacks.stop};
   if (callbacks.on_start) called.on_start = [&](int64_t step) { callbacks.on_start(model.parameter_count(), step); };
   train::Result trained =
       train::Trainer(model, optimizer, make_work(model, options), make_options(options), group).run(called);

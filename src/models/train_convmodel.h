@@ -22,9 +22,11 @@ struct ConvModelOptions {
   Amp amp = Amp::Off;                                   ///< with Float16, losses are scaled
   std::optional<dist::LocalSGDOptions> local_sgd = {};  ///< as train::Options has it; a resumed run may have another
   Device device;
-  int64_t report_interval = 1;  ///< steps after which losses are read: until then nothing waits for a GPU
-  std::string checkpoint;       ///< file to write at the end, or empty: none
-  bool resume = false;          ///< go on from that file
+  int64_t report_interval = 1;      ///< steps after which losses are read: until then nothing waits for a GPU
+  std::string checkpoint;           ///< file to write, or empty: none
+  int64_t checkpoint_interval = 0;  ///< steps between checkpoints; 0: only at the end
+  int64_t keep = 2;                 ///< checkpoints that stay, with those before it; see train::Options
+  bool resume = false;              ///< go on from that file
 };
 
 /// Throws Error that names the first option that cannot be.
@@ -41,6 +43,7 @@ struct ConvModelCallbacks {
   /// Before the first step: parameters, and the step that a resumed run goes on from.
   std::function<void(int64_t parameters, int64_t first_step)> on_start = {};
   std::function<void(const ConvModelStep&)> on_step = {};  ///< of each step, once its loss has been read
+  std::function<void(const std::string&)> on_note = {};    ///< see train::Callbacks
   const std::atomic<bool>* stop = nullptr;                 ///< when it becomes true, training saves and returns
 };
 struct ConvModelResult {

@@ -126,6 +126,7 @@ train::Options make_options(const TrainOptions& o, const TextData& data) {
       .evaluate = train::steps(o.eval_interval),
       .save = train::steps(o.checkpoint_interval),
       .checkpoint = o.checkpoint,
+      .keep = o.keep,
       .resume = o.resume ? train::Resume::Always : train::Resume::Never,
       .metadata = {{"kind", "gpt"}, {"config", config_to_json(o).dump()}, {"vocabulary", data.tokenizer.vocabulary()}},
       .catch_signals = false};
@@ -136,7 +137,8 @@ Checkpoint load_gpt_checkpoint(const std::string& file) { return load_checkpoint
 // The options of a run that goes on from a checkpoint, which must be of the same configuration. Its weights are there,
 // and so is the size of a vocabulary that came from a text or a file.
 TrainOptions resumed(TrainOptions o) {
-  const Checkpoint from = load_gpt_checkpoint(o.checkpoint);
+  const Checkpoint from = load_whole_checkpoint(o.checkpoint).checkpoint;
+  check_kind(from, o.checkpoint, "gpt", "a GPT");
   const nlohmann::json there = parse_object(metadata(from, o.checkpoint, "config"), o.checkpoint);
   if (o.model.vocab == 0 || !o.init.empty())
     o.model.vocab = config_from_json(metadata(from, o.checkpoint, "config"), o.checkpoint).model.vocab;
@@ -223,6 +225,7 @@ TrainResult train_gpt(const TrainOptions& options, const TrainCallbacks& callbac
   train::Callbacks called{.on_step = callbacks.on_step,
                           .on_eval = callbacks.on_eval,
                           .on_checkpoint = callbacks.on_checkpoint,
+                          .on_note = callbacks.on_note,
                           .stop = callbacks.stop};
   if (callbacks.on_start)
     called.on_start = [&](int64_t step) { callbacks.on_start(model.parameter_count(), tokens, step); };

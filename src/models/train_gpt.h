@@ -20,6 +20,7 @@ namespace tessera::models {
 using train::Amp;
 using train::autocast;
 using train::blame;
+using train::check_kind;
 using train::EvalInfo;
 using train::load_checkpoint_of;
 using train::metadata;
@@ -51,6 +52,7 @@ struct TrainOptions {
   RemoteOptions remote;    ///< of an address
   std::string init;        ///< GPT-2 weights in Hugging Face's names to start from, or empty
   std::string checkpoint;  ///< file to write, or empty: none
+  int64_t keep = 2;        ///< checkpoints that stay, with those before it; see train::Options
   bool resume = false;     ///< go on from that file
 };
 
@@ -70,7 +72,8 @@ struct TrainCallbacks {
   std::function<void(const StepInfo&)> on_step = {};  ///< of each step, once its loss has been read
   std::function<void(const EvalInfo&)> on_eval = {};
   std::function<void(int64_t step)> on_checkpoint = {};
-  const std::atomic<bool>* stop = nullptr;  ///< when it becomes true, training saves and returns
+  std::function<void(const std::string&)> on_note = {};  ///< see train::Callbacks
+  const std::atomic<bool>* stop = nullptr;               ///< when it becomes true, training saves and returns
 };
 
 struct TrainResult : train::Result {

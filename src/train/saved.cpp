@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
+#include "io/kept_checkpoints.h"
 #include "tessera/dist_checkpoint.h"
 #include "tessera/ops.h"
+#include "train/ranks.h"
 
 namespace tessera::train {
 
@@ -31,10 +34,14 @@ const std::string& metadata(const Checkpoint& checkpoint, const std::string& fil
   return it->second;
 }
 
-Checkpoint load_checkpoint_of(const std::string& file, std::string_view kind, const std::string& what) {
-  Checkpoint checkpoint = load_checkpoint(file);
+void check_kind(const Checkpoint& checkpoint, const std::string& file, std::string_view kind, const std::string& what) {
   if (metadata(checkpoint, file, "kind") != kind)
     throw FileError(fmt::format("{}: not a checkpoint of {}", file, what));
+}
+
+Checkpoint load_checkpoint_of(const std::string& file, std::string_view kind, const std::string& what) {
+  Checkpoint checkpoint = load_checkpoint(file);
+  check_kind(checkpoint, file, kind, what);
   return checkpoint;
 }
 
@@ -63,15 +70,38 @@ Tensor read_table(const Checkpoint& checkpoint, const std::string& file, const s
   return it->second;
 }
 
-void CheckpointFile::save(const Checkpoint& checkpoint, const dist::Group* group) {
-  if (std::exchange(keep_old_, false) && (!group || group->rank() == 0)) {
-    std::error_code none;  // two names of one file: at no moment is there no checkpoint
-    std::filesystem::remove(path_ + ".old", none);
-    std::filesystem::create_hard_link(path_, path_ + ".old", none);
-    if (none) std::filesystem::rename(path_, path_ + ".old", none);
+WholeCheckpoint CheckpointFile::load(const dist::Group* group) {
+  const Ranks ranks{group};
+  for (int first = 0;;) {
+    WholeCheckpoint out = load_whole_checkpoint(path_, first);
+    const Tensor mine = tensor(std::vector<int32_t>{out.age}, {1});
+    const std::vector<int32_t> ages = ranks.all(mine).to_vector<int32_t>();
+    const auto [least, most] = std::minmax_element(ages.begin(), ages.end());
+    age_ = *most;
+    if (*least == *most) {
+      if (age_ > 0 && out.why.empty()) out.why = path_ + ": damaged for another rank";
+      return out;
+    }
+    first = age_;
   }
-  if (group) dist::save_checkpoint(path_, checkpoint, *group);
-  else save_checkpoint(path_, checkpoint);
+}
+
+// What is at the path and after it before this run's first save there.
+void CheckpointFile::make_place() {
+  if (!keep_old_) return go_back_to(path_, age_);
+  std::error_code none;  // two names of one file: at no moment is there no checkpoint
+  std::filesystem::remove(path_ + ".old", none);
+  std::filesystem::create_hard_link(path_, path_ + ".old", none);
+  if (none) std::filesystem::rename(path_, path_ + ".old", none);
+  remove_replaced(path_, 1);
+}
+
+void CheckpointFile::save(const Checkpoint& checkpoint, const dist::Group* group) {
+  if (!group || group->rank() == 0) make_place();
+  const int keep = std::exchange(keep_old_, false) ? 1 : keep_;  // what is there now is another run's
+  age_ = 0;
+  if (group) dist::save_checkpoint(path_, checkpoint, *group, keep);
+  else save_checkpoint(path_, checkpoint, keep);
 }
 
 }  // namespace tessera::train

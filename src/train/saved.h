@@ -29,7 +29,9 @@ void blame(const std::string& file, const Fn& fn) {
 nlohmann::json parse_object(const std::string& text, const std::string& file);
 /// Metadata `key`. Throws FileError if there is none.
 const std::string& metadata(const Checkpoint& checkpoint, const std::string& file, std::string_view key);
-/// The checkpoint in `file`, which must be of that kind: `what` it would be is for the error. Throws FileError.
+/// Throws FileError unless the checkpoint is of that kind: `what` it would be is for the error.
+void check_kind(const Checkpoint& checkpoint, const std::string& file, std::string_view kind, const std::string& what);
+/// The checkpoint in `file`, which must be of that kind. Throws FileError.
 Checkpoint load_checkpoint_of(const std::string& file, std::string_view kind, const std::string& what);
 /// The tensors below "prefix.", under the rest of their names, and the reverse.
 StateDict part(const Checkpoint& checkpoint, std::string_view prefix);
@@ -38,16 +40,21 @@ void add_part(Checkpoint& checkpoint, const std::string& prefix, const StateDict
 Tensor table(const std::vector<std::vector<double>>& rows, int64_t width);
 Tensor read_table(const Checkpoint& checkpoint, const std::string& file, const std::string& name, int64_t width);
 
-/// The file that a run saves to. What another run has left there becomes FILE.old, unless this run goes on from it.
+/// The file that a run saves to, and those before it. What another run has left there becomes FILE.old, unless this run
+/// goes on from it.
 class CheckpointFile {
  public:
-  CheckpointFile(std::string path, bool resumed) : path_(std::move(path)), keep_old_(!resumed) {}
+  CheckpointFile(std::string path, bool resumed, int keep) : path_(std::move(path)), keep_(keep), keep_old_(!resumed) {}
   bool exists() const { return !path_.empty(); }
+  /// The newest one that all ranks of `group` find whole, from which the run goes on. Throws FileError.
+  WholeCheckpoint load(const dist::Group* group = nullptr);
   /// As all ranks of `group` do together, where there is one.
   void save(const Checkpoint& checkpoint, const dist::Group* group = nullptr);
 
  private:
+  void make_place();
   std::string path_;
+  int keep_, age_ = 0;  // age: of the one that was loaded
   bool keep_old_;
 };
 

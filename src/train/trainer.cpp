@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "io/kept_checkpoints.h"
 #include "tessera/autograd.h"
 #include "tessera/profiler.h"
 #include "train/averaging.h"
@@ -57,7 +58,7 @@ class Trainer::Run {
         buffers_(options_.accumulate > 1 ? floating_buffers(model) : std::vector<Tensor>()),
         buffer_sum_(buffers_),
         resumed_(agreed_resume()),
-        file_(options_.checkpoint, resumed_),
+        file_(options_.checkpoint, resumed_, static_cast<int>(options_.keep)),
         reader_(options_.device, [this](std::vector<StepInfo> steps) { read(std::move(steps)); }) {
     if (ranks_.size() > 1 && !averaging_.is_on())
       parallel_.emplace(model, *group, dist::DataParallelOptions{.op = dist::Sum});
@@ -76,6 +77,7 @@ class Trainer::Run {
     std::vector<Tensor> states;
     for (const auto& [name, state] : optimizer_.state_dict()) states.push_back(state);
     profiler::optimizer_state(states);
+    if (!note_.empty() && callbacks.on_note) callbacks.on_note(note_);
     if (callbacks.on_start) callbacks.on_start(step_);
     while (!done() && !(averaging_.all_met() && ranks_.any(stopped()))) {
       const int64_t step = step_, items = result_.items;
@@ -112,6 +114,7 @@ class Trainer::Run {
     require(options_.accumulate >= 1, "accumulation");
     require(options_.until.count >= 0, "the length of the run");
     require(options_.report_interval >= 1, "report_interval");
+    require(options_.keep >= 1 && options_.keep <= 1000, "keep");
     require(options_.clip >= 0 && std::isfinite(options_.clip), "clip");
     require(work_.items >= 0 && work_.epoch >= 0 && work_.validation_batches >= 0, "a number of items or batches");
     for (const Every& every : {options_.until, options_.evaluate, options_.save}) {
@@ -400,7 +403,11 @@ class Trainer::Run {
   // What averages go on from.
   StateDict restore() {
     const std::string& file = options_.checkpoint;
-    Checkpoint from = load_checkpoint(file);
+    WholeCheckpoint found = file_.load(ranks_.group);
+    if (found.age > 0)
+      note_ = fmt::format("{}: the run goes on from {}, which was saved before it", found.why,
+                          checkpoint_of_age(file, found.age));
+    Checkpoint& from = found.checkpoint;
     if (options_.on_load) options_.on_load(from);
     blame(file, [&] {
       model_.load_state_dict(part(from, "model."));
@@ -461,6 +468,7 @@ class Trainer::Run {
   std::optional<dist::DataParallel> parallel_;
   bool resumed_;
   CheckpointFile file_;
+  std::string note_;  // of the checkpoint that it goes on from
   int64_t step_ = 0;
   double loss_scale_ = 1;  // after the last step that was read
   Result result_;

@@ -70,11 +70,32 @@ TEST_F(ConvModel, StopsOnSignalsWithAllSaved) {
   EXPECT_TRUE(fs::exists(out + "/standard.safetensors"));
 }
 
+TEST_F(ConvModel, GoesOnAfterAKill) {
+  const Words amp{"--amp", "bf16"}, often{"--checkpoint-interval", "2"};
+  ASSERT_EQ(run(small(400) + amp + Words{"--json", folder / "whole.json"}).code, 0);
+  fs::remove_all(out);
+  // Killed in the run of f32, then in that of bf16.
+  for (const char* name : {"standard", "bf16"}) {
+    const std::string file = out + "/" + name + ".safetensors";
+    Running training(small(400) + amp + often + (fs::exists(out) ? Words{"--resume"} : Words{}));
+    for (int waits = 0; waits < 60'000 && !fs::exists(file + ".1"); ++waits) usleep(1000);
+    training.signal_with(SIGKILL);
+    ASSERT_EQ(training.finish().code, 128 + SIGKILL);
+  }
+  const Finished f = run(small(400) + amp + often + Words{"--resume", "--json", folder / "resumed.json"});
+  ASSERT_EQ(f.code, 0) << f.err;
+  EXPECT_NE(f.out.find(", from step "), std::string::npos) << f.out;
+  for (const char* name : {"standard", "bf16"})
+    EXPECT_EQ(losses(json("whole.json")["runs"][name]), losses(json("resumed.json")["runs"][name])) << name;
+}
+
 TEST_F(ConvModel, RefusesBadInput) {
   expect_error(run(small(4) + Words{"--amp", "f8"}), 2, "amp");
   expect_error(run(small(4) + Words{"--size", "1"}), 2, "size");
   expect_error(run(small(0)), 2, "steps");
   expect_error(run(small(4) + Words{"--lr", "-1"}), 2, "lr");
+  expect_error(run(small(4) + Words{"--checkpoint-interval", "-1"}), 2, "checkpoint_interval");
+  expect_error(run(small(4) + Words{"--keep-checkpoints", "0"}), 2, "keep-checkpoints");
   expect_error(run(small(4) + Words{"--device", "tpu"}), 2, "tpu");
   expect_error(run(small(4) + Words{"--resume"}), 2, "nothing to resume");
   expect_error(run({"train", "convmodel"}), 2, "--out");

@@ -117,7 +117,7 @@ void LaunchTrain::go_on_through_kills(int accumulation, const std::vector<int>& 
   EXPECT_EQ(losses("many"), losses("one"));
   std::set<std::string> left;  // no part of any rank that was killed
   for (const auto& entry : fs::directory_iterator(out)) left.insert(entry.path().filename().string());
-  EXPECT_EQ(left, (std::set<std::string>{"checkpoint.safetensors", "loss.svg"}));
+  EXPECT_EQ(left, (std::set<std::string>{"checkpoint.safetensors", "checkpoint.safetensors.1", "loss.svg"}));
 }
 
 TEST_F(LaunchTrain, GoesOnAfterKillsOnOtherNumbersOfRanks) { go_on_through_kills(4, {4, 2, 1}); }
@@ -141,8 +141,41 @@ TEST_F(LaunchTrain, AFullDiskOfARankLeavesTheLastCheckpoint) {
   EXPECT_EQ(losses("second"), losses("one"));
 }
 
+TEST_F(LaunchTrain, GoesOnFromTheCheckpointBeforeADamagedOne) {
+  ASSERT_EQ(run(train(20, "one")).code, 0);
+  fs::remove_all(out);
+  ASSERT_EQ(run(launched(2, train(10, "first"))).code, 0);  // saves after steps 7 and 10
+  const std::string checkpoint = out + "/checkpoint.safetensors", part = checkpoint + ".2-1.part";
+  fs::resize_file(part, fs::file_size(part) / 2);
+  const Finished f = run(launched(2, train(20, "many") + Words{"--resume"}));
+  ASSERT_EQ(f.code, 0) << f.err;
+  EXPECT_NE(f.out.find("[0] note: " + part + ": "), std::string::npos) << f.out;
+  EXPECT_NE(f.out.find(": the run goes on from " + checkpoint + ".1, which was saved before it"), std::string::npos)
+      << f.out;
+  EXPECT_NE(f.out.find(", from step 7"), std::string::npos) << f.out;
+  EXPECT_EQ(losses("many"), losses("one"));
+}
+
+// The first time, rank 1 ends itself once there are two checkpoints; before the second, rank 0 damages the newest.
+TEST_F(LaunchTrain, BeginsAnewFromTheCheckpointBeforeADamagedOne) {
+  ASSERT_EQ(run(train(300, "one")).code, 0);
+  fs::remove_all(out);
+  const std::string file = out + "/checkpoint.safetensors", mark = folder / "damaged";
+  const std::string script = "if [ $TESSERA_RESTART = 0 ]; then if [ $RANK = 1 ]; then (while [ ! -e " + file +
+                             ".1 ]; do sleep 0.01; done; kill -9 $$) & fi; elif [ $RANK = 0 ]; then echo x > " + file +
+                             "; touch " + mark + "; else while [ ! -e " + mark +
+                             " ]; do sleep 0.01; done; fi; exec \"$0\" \"$@\"";
+  Words command = launched(2, train(300, "many"), {"--max-restarts", "1"});
+  command.insert(std::find(command.begin(), command.end(), "--") + 1, {"/bin/sh", "-c", script});
+  const Finished f = run(command);
+  ASSERT_EQ(f.code, 0) << f.err;
+  EXPECT_NE(f.err.find("all ranks begin anew, 1 of 1"), std::string::npos) << f.err;
+  EXPECT_NE(f.out.find("the run goes on from " + file + ".1, which was saved before it"), std::string::npos) << f.out;
+  EXPECT_EQ(losses("many"), losses("one"));
+}
+
 TEST_F(LaunchTrain, APartThatIsMissingIsRefused) {
-  ASSERT_EQ(run(launched(2, train(10, "first"))).code, 0);
+  ASSERT_EQ(run(launched(2, train(10, "first") + Words{"--keep-checkpoints", "1"})).code, 0);
   std::string part;
   for (const auto& entry : fs::directory_iterator(out))
     if (entry.path().string().ends_with("-1.part")) part = entry.path();

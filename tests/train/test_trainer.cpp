@@ -1,6 +1,7 @@
 // The training loop: what a step weighs, when things are due, how a run goes on, on how many ranks.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <csignal>
 #include <filesystem>
 
@@ -140,6 +141,56 @@ TEST(Trainer, LossesAreThoseOfOneRank) {
   }
 }
 
+// Saved after steps 3, 6 and 8, of which the last is damaged; the run then goes on from 6, and has whole ones again.
+TEST(Trainer, GoesOnFromTheCheckpointBeforeADamagedOne) {
+  const Result whole = train_line(options_of());
+  for (const int ranks : {1, 2}) {
+    TemporaryFolder folder;
+    Options o = options_of();
+    o.checkpoint = folder / "c";
+    o.save = steps(3);
+    o.resume = Resume::IfThere;
+    const auto train = [&](int64_t stop_at, const std::function<void(const Result&, int64_t, std::string)>& look) {
+      std::mutex mutex;
+      dist::run_ranks(ranks, [&](const dist::World& world) {
+        std::atomic<bool> stop = false;
+        int64_t first = 0;
+        std::string note;
+        const Result r = train_line(o,
+                                    {.on_start = [&](int64_t step) { first = step; },
+                                     .on_step = [&](const StepInfo& s) { stop = s.step == stop_at; },
+                                     .on_note = [&](const std::string& line) { note = line; },
+                                     .stop = &stop},
+                                    &world);
+        const std::lock_guard lock(mutex);
+        look(r, first, note);
+      });
+    };
+    train(8, [&](const Result& r, int64_t, const std::string& note) {
+      EXPECT_TRUE(r.stopped);
+      EXPECT_EQ(note, "");
+    });
+    std::string damaged = o.checkpoint;
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+      if (entry.path().string().ends_with(".3-1.part")) damaged = entry.path().string();
+    EXPECT_EQ(damaged != o.checkpoint, ranks > 1);
+    std::filesystem::resize_file(damaged, std::filesystem::file_size(damaged) / 2);
+    train(0, [&](const Result& r, int64_t first, const std::string& note) {
+      EXPECT_EQ(first, 6);
+      EXPECT_EQ(losses(r), losses(whole));
+      EXPECT_TRUE(note.ends_with(": the run goes on from " + o.checkpoint + ".1, which was saved before it")) << note;
+      EXPECT_TRUE(note.starts_with(damaged)) << note;
+    });
+    for (const char* file : {"c", "c.1"}) EXPECT_NO_THROW(load_checkpoint(folder / file));
+    for (const char* file : {"c", "c.1"}) std::filesystem::resize_file(folder / file, 9);
+    EXPECT_NE(file_error([&] { train_line(o); }), "no error");
+    o.resume = Resume::Never;
+    train_line(o);
+    EXPECT_TRUE(std::filesystem::exists(folder / "c.old"));
+    EXPECT_NO_THROW(load_checkpoint(folder / "c.1"));  // of this run, not of the one before
+  }
+}
+
 TEST(Trainer, ParametersBeginAsThoseOfRankZero) {
   dist::run_ranks(2, [](const dist::World& world) {
     Generator g(static_cast<uint64_t>(world.rank()));
@@ -224,6 +275,7 @@ TEST(Trainer, RefusesWhatCannotBe) {
   EXPECT_EQ(error([](Options& o) { o.report_interval = 0; }), "train: report_interval is out of range");
   EXPECT_EQ(error([](Options& o) { o.save = steps(-1); }), "train: an interval is out of range");
   EXPECT_EQ(error([](Options& o) { o.clip = NAN; }), "train: clip is out of range");
+  EXPECT_EQ(error([](Options& o) { o.keep = 0; }), "train: keep is out of range");
   EXPECT_EQ(error([](Options& o) { o.resume = Resume::Always; }), "train: resume needs a checkpoint to go on from");
   EXPECT_EQ(error([](Options& o) { o.checkpoint = "/none/c"; }), "cannot write \"/none/c\": No such file or directory");
   EXPECT_EQ(error([](Options& o) {
