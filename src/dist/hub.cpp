@@ -169,6 +169,12 @@ class Hub::Thread {
       if (&other != &m) tell(other, interrupt);
   }
 
+  void take(Member&, const AskStack& asked) {
+    for (Member& m : members_)
+      if (asked.rank >= m.first && asked.rank < m.first + m.hello.procs) tell(m, asked);
+  }
+  void take(Member&, const Stack& stack) { tell(members_[0], stack); }
+
   template <class T>
   void take(Member&, const T&) {
     throw Error("dist: a message that a host does not send");

@@ -142,25 +142,41 @@ class Run {
     if (any && options_.on_failure) options_.on_failure(all);
   }
 
-  // Stacks come a moment after they are asked for; those of ranks that are stopped, never.
   void name_waiting() {
     for (const Waited& waited : watch_.look()) {
       say("note: " + waited.line);
-      for (const int rank : waited.causes) {
-        const StackTrace& stack = control_->stack(rank);
-        const uint32_t before = stack.written;
-        if (control_->is_local(rank) && ask_for_stack(stack, control_->place(rank).pid)) stacks_[rank] = before;
-      }
+      for (const int rank : waited.causes)
+        if (control_->is_local(rank)) ask_here(rank);
+        else if (uplink_) uplink_->ask_for_stack(rank);
     }
+  }
+
+  void ask_here(int rank) {
+    const StackTrace& stack = control_->stack(rank);
+    const uint32_t before = stack.written;
+    if (ask_for_stack(stack, control_->place(rank).pid)) stacks_[rank] = before;
+  }
+
+  // Stacks come a moment after they are asked for; those of ranks that are stopped, never. The first host tells them.
+  void tell_stacks() {
+    if (uplink_)
+      for (int rank; (rank = uplink_->next_asked()) >= 0;) ask_here(rank);
     std::erase_if(stacks_, [&](const auto& asked) {
       const auto& [rank, before] = asked;
       if (control_->stack(rank).written == before) return false;
-      say(fmt::format("note: rank {} is in", rank));
       std::vector<std::string> lines = lines_of(control_->stack(rank), control_->place(rank).pid);
       lines.resize(std::min(lines.size(), kStackLines));
-      for (const std::string& line : lines) say("note:   " + line);
+      if (leads()) say_stack(rank, lines);
+      else uplink_->answer(rank, lines);
       return true;
     });
+    while (const std::optional<RankStack> other = uplink_ ? uplink_->next_stack() : std::nullopt)
+      say_stack(other->rank, other->lines);
+  }
+
+  void say_stack(int rank, const std::vector<std::string>& lines) {
+    say(fmt::format("note: rank {} is in", rank));
+    for (const std::string& line : lines) say("note:   " + line);
   }
 
   bool leads() const { return part_.first == 0; }
@@ -222,6 +238,7 @@ class Run {
     reap();
     if (living() == 0) close_abandoned();
     if (ends_at_ == 0 && leads()) name_waiting();
+    if (ends_at_ == 0) tell_stacks();
     if (ends_at_ == 0 && uplink_ && !control_->abort_reason().empty()) ends_at_ = seconds() + options_.grace;
     end_late_ones();
   }

@@ -1,11 +1,13 @@
 #include "dist/uplink.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <charconv>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <sstream>
 #include <thread>
 
 #include "dist/hub.h"
@@ -90,6 +92,7 @@ class Uplink::Thread {
     const std::lock_guard lock(mutex_);
     control_ = std::move(control);
     generation_ = generation;
+    asked_.clear(), stacks_.clear();
     is_abort_said_ = false;
   }
   void say(const Message& message) {
@@ -112,6 +115,20 @@ class Uplink::Thread {
     if (interrupts_.empty()) return 0;
     const int out = interrupts_.front();
     interrupts_.pop_front();
+    return out;
+  }
+  int next_asked() {
+    const std::lock_guard lock(mutex_);
+    if (asked_.empty()) return -1;
+    const int out = asked_.front();
+    asked_.pop_front();
+    return out;
+  }
+  std::optional<RankStack> next_stack() {
+    const std::lock_guard lock(mutex_);
+    if (stacks_.empty()) return {};
+    RankStack out = std::move(stacks_.front());
+    stacks_.pop_front();
     return out;
   }
   int fd() const { return news_.fd(); }
@@ -220,6 +237,20 @@ class Uplink::Thread {
     for (const Charge& c : state.charges)
       if (c.rank >= 0 && c.rank < control_->ranks() && c.ns > 0) control_->charge(c.rank, c.phase, c.ns);
   }
+  void take(const AskStack& asked) {
+    const std::lock_guard lock(mutex_);
+    if (!control_ || asked.generation != generation_ || asked.rank < 0 || !control_->is_local(asked.rank)) return;
+    asked_.push_back(asked.rank);
+    tell();
+  }
+  void take(const Stack& stack) {
+    const std::lock_guard lock(mutex_);
+    if (!control_ || stack.generation != generation_ || !is_of_another(stack.rank)) return;
+    std::istringstream lines(stack.lines);
+    RankStack& out = stacks_.emplace_back(RankStack{stack.rank, {}});
+    for (std::string line; std::getline(lines, line);) out.lines.push_back(line);
+    tell();
+  }
   template <class T>
   void take(const T&) {
     throw Error("dist: a message that a hub does not send");
@@ -273,7 +304,8 @@ class Uplink::Thread {
   std::atomic<uint32_t> generation_{0};
   bool is_abort_said_ = false;
   std::deque<Message> to_say_;
-  std::deque<int> interrupts_;
+  std::deque<int> interrupts_, asked_;
+  std::deque<RankStack> stacks_;
   std::optional<Begin> begin_;
   std::optional<End> end_;
   std::atomic<bool> is_leaving_{false};
@@ -292,6 +324,12 @@ void Uplink::attach(std::shared_ptr<Control> control, uint32_t generation) {
 void Uplink::ended(int code, bool was_interrupted, int procs) {
   thread_->say_ended({thread_->generation(), code, procs, static_cast<uint8_t>(was_interrupted)});
 }
+void Uplink::ask_for_stack(int rank) { thread_->say(AskStack{thread_->generation(), rank}); }
+void Uplink::answer(int rank, const std::vector<std::string>& stack) {
+  thread_->say(Stack{thread_->generation(), rank, fmt::format("{}", fmt::join(stack, "\n"))});
+}
+int Uplink::next_asked() { return thread_->next_asked(); }
+std::optional<RankStack> Uplink::next_stack() { return thread_->next_stack(); }
 void Uplink::interrupt(int signal) { thread_->say(Interrupt{signal}); }
 int Uplink::next_interrupt() { return thread_->next_interrupt(); }
 int Uplink::fd() const { return thread_->fd(); }

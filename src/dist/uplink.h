@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "dist/control.h"
 #include "dist/socket.h"
@@ -18,6 +19,12 @@ struct Rendezvous {
 };
 /// Of "HOST:PORT", also "[::1]:80". Throws Error where it is none.
 Rendezvous parse_rendezvous(const std::string& text);
+
+/// Where a rank of another host is: a line for each call.
+struct RankStack {
+  int rank = 0;
+  std::vector<std::string> lines;
+};
 
 class Uplink {
  public:
@@ -36,6 +43,13 @@ class Uplink {
   void attach(std::shared_ptr<Control> control, uint32_t generation);
   /// All ranks of this host have ended, and would begin anew as `procs`.
   void ended(int code, bool was_interrupted, int procs);
+  /// Asks the host of that rank where it is; the answer comes as a stack.
+  void ask_for_stack(int rank);
+  void answer(int rank, const std::vector<std::string>& stack);
+  /// The next rank of this host that another one asks for; -1: none.
+  int next_asked();
+  /// The next answer; none: nothing has come.
+  std::optional<RankStack> next_stack();
   /// A signal for all other hosts.
   void interrupt(int signal);
   /// One that came from another host; 0: none.

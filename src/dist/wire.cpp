@@ -13,7 +13,7 @@
 namespace tessera::dist {
 namespace {
 
-constexpr uint64_t kWireVersion = 1;
+constexpr uint64_t kWireVersion = 2;
 
 /// Appends values, the lowest byte first.
 class Writer {
@@ -101,6 +101,8 @@ void fields(auto& io, Is<Table> auto& m) { io(m.generation, m.ranks); }
 void fields(auto& io, Is<Abort> auto& m) { io(m.generation, m.reason); }
 void fields(auto& io, Is<Interrupt> auto& m) { io(m.signal); }
 void fields(auto& io, Is<End> auto& m) { io(m.code, m.why); }
+void fields(auto& io, Is<AskStack> auto& m) { io(m.generation, m.rank); }
+void fields(auto& io, Is<Stack> auto& m) { io(m.generation, m.rank, m.lines); }
 
 template <size_t... I>
 Message decode_as(size_t kind, Reader& reader, std::index_sequence<I...>) {

@@ -99,13 +99,25 @@ struct Abort {
 struct Interrupt {
   int32_t signal = 0;
 };
+/// Where is that rank? From the first host's launcher to the rank's own.
+struct AskStack {
+  uint32_t generation = 0;
+  int32_t rank = 0;
+};
+/// The calls it is in, a line each, the innermost first.
+struct Stack {
+  uint32_t generation = 0;
+  int32_t rank = 0;
+  std::string lines;
+};
 /// The run is over.
 struct End {
   int32_t code = 0;
   std::string why;  ///< empty where it was said before
 };
 
-using Message = std::variant<Challenge, Hello, Welcome, Refused, HostState, Ended, Begin, Table, Abort, Interrupt, End>;
+using Message = std::variant<Challenge, Hello, Welcome, Refused, HostState, Ended, Begin, Table, Abort, Interrupt, End,
+                             AskStack, Stack>;
 
 /// Four bytes of length, one of the kind, the rest.
 std::string encode(const Message& message);

@@ -16,7 +16,9 @@
 #include "dist/group.h"
 #include "dist/launcher.h"
 #include "dist/socket.h"
+#include "io/temporary_folder.h"
 #include "tessera/dist.h"
+#include "tessera/io.h"
 #include "tessera/ops.h"
 
 namespace tessera::dist {
@@ -35,7 +37,10 @@ struct Ended {
 
 Ended run(LaunchOptions options) {
   Ended ended;
-  options.print = [&](const std::string& line, bool is_error) { (is_error ? ended.err : ended.out).push_back(line); };
+  options.print = [&, also = options.print](const std::string& line, bool is_error) {
+    (is_error ? ended.err : ended.out).push_back(line);
+    if (also) also(line, is_error);
+  };
   const auto begin = std::chrono::steady_clock::now();
   ended.code = launch(options);
   ended.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -79,6 +84,9 @@ void rank_does(const std::string& what, const World& world) {
     if (what == "exit" || what == "late exit") std::_Exit(7);
     if (what == "loop")
       for (std::atomic<int> i{0};; ++i) {
+      }
+    if (what == "loop until told")
+      while (!std::filesystem::exists(std::getenv("TESSERA_TEST_MARK"))) {
       }
     if (what == "differ") broadcast(ones({2}), 0, world);
   }
@@ -311,6 +319,30 @@ TEST(LaunchHosts, SayWhoWasKilledElsewhere) {
   ASSERT_EQ(first.err.size(), 1);
   EXPECT_TRUE(first.says("error: rank 3 was ended by SIGKILL (out of memory?), on host 1")) << first.err[0];
   EXPECT_LT(first.seconds, 3);
+}
+
+// The launcher of the first host asks the other one, whose rank loops until its stack has been told.
+TEST(LaunchHosts, ShowWhereARankElsewhereIs) {
+  const TemporaryFolder folder;
+  const std::string mark = folder / "told";
+  setenv("TESSERA_TEST_MARK", mark.c_str(), 1);
+  LaunchOptions first = ranks_that("loop until told");
+  first.procs = 1;
+  first.patience = 0.5;
+  LaunchOptions second = first;
+  bool is_told = false;
+  first.print = [&](const std::string& line, bool) {
+    is_told |= line == "note: rank 1 is in";
+    if (is_told && line.find("__libc_start") != std::string::npos) write_file(mark, "");
+  };
+  const auto [here, there] = run_two_hosts(first, second);
+  unsetenv("TESSERA_TEST_RANK");
+  unsetenv("TESSERA_TEST_MARK");
+  EXPECT_EQ(here.code, 0);
+  EXPECT_EQ(there.code, 0);
+  EXPECT_TRUE(here.says("note: rank 0 waits for rank 1 in all_reduce, call 3: it computes, after 2 calls"));
+  EXPECT_TRUE(here.says("note:   rank_does") || here.says("(test_dist)")) << here.err.size();
+  EXPECT_TRUE(there.err.empty()) << there.err[0];
 }
 
 TEST(LaunchHosts, BeginAnew) {
