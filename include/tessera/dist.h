@@ -34,7 +34,7 @@ class Group {
   int size() const;
   /// Those ranks of this group that give the same color, in their order. Every rank of this group calls it.
   Group split(int color) const;
-  /// How its ranks exchange bytes of the host: "neighbours" share memory, "tcp" does not.
+  /// How its ranks exchange bytes of the host: "neighbours" share memory, "mpi" and "tcp" do not.
   std::string_view engine() const;
   /// The same of tensors on a device: "nccl", or the former and why. Known after the first collective of one.
   std::string engine(Device device) const;
@@ -49,7 +49,7 @@ class Group {
 
 struct WorldOptions {
   double timeout = 1800;    ///< seconds after which a rank that waits ends the run
-  std::string engine = {};  ///< "neighbours" or "tcp"; empty: the first one that can
+  std::string engine = {};  ///< "neighbours", "mpi" or "tcp"; empty: TESSERA_ENGINE's, or the first one that can
 };
 
 /// All ranks. A process that nothing has launched is the only one.

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "dist/group.h"
+#include "dist/mpi.h"
 #include "dist/nccl.h"
 #include "dist/neighbours.h"
 #include "dist/tcp.h"
@@ -13,13 +14,16 @@
 namespace tessera::dist {
 namespace {
 
-/// An engine of tensors of the host: what it is for, and why it is not for some ranks.
+using State = Group::State;
+
+/// An engine of tensors of the host: what it is for, why it is not for some ranks, and how it is made.
 struct HostEngine {
   const char *name, *what;
-  std::string (*why_not)(const Group::State& group);  // empty: it can
+  std::string (*why_not)(const State& group);  // empty: it can
+  std::unique_ptr<Engine> (*make)(const State& group, uint64_t place);
 };
 
-std::string not_neighbours(const Group::State& group) {
+std::string not_neighbours(const State& group) {
   for (const int rank : group.members)
     if (!group.control->is_local(rank)) return fmt::format("rank {} is on another host", rank);
   return "";
@@ -27,29 +31,41 @@ std::string not_neighbours(const Group::State& group) {
 
 /// The first that can is taken.
 constexpr HostEngine kHostEngines[] = {
-    {"neighbours", "rounds in memory that all ranks share", not_neighbours},
-    {"tcp", "streams between each two ranks", [](const Group::State&) { return std::string(); }},
+    {"neighbours", "rounds in memory that all ranks share", not_neighbours,
+     [](const State& g, uint64_t place) -> std::unique_ptr<Engine> {
+       return std::make_unique<Neighbours>(g.control, place, g.members, g.rank);
+     }},
+    {"mpi", "messages of MPI", [](const State& g) { return Mpi::why_not(*g.control); },
+     [](const State& g, uint64_t place) -> std::unique_ptr<Engine> {
+       return std::make_unique<Mpi>(g.control, place, g.members, g.rank);
+     }},
+    {"tcp", "streams between each two ranks", [](const State&) { return std::string(); },
+     [](const State& g, uint64_t place) -> std::unique_ptr<Engine> {
+       return std::make_unique<Tcp>(g.control, g.mesh, place, g.members, g.rank);
+     }},
 };
 
-std::string why_not(const HostEngine& engine, const Group::State& group) {
+std::string why_not(const HostEngine& engine, const State& group) {
   if (!group.asked_engine.empty() && group.asked_engine != engine.name)
     return fmt::format("{} was asked for", group.asked_engine);
   return engine.why_not(group);
 }
 
+const HostEngine& chosen(const State& group) {
+  for (const HostEngine& engine : kHostEngines) {
+    const std::string reason = why_not(engine, group);
+    if (reason.empty()) return engine;
+    if (group.asked_engine == engine.name)
+      throw Error(fmt::format("dist: the engine {} was asked for: {}", engine.name, reason));
+  }
+  throw Error(fmt::format("dist: there is no engine {}", group.asked_engine));
+}
+
 }  // namespace
 
-bool Group::State::share_memory() const {
-  for (const HostEngine& engine : kHostEngines)
-    if (why_not(engine, *this).empty()) return engine.name == std::string_view("neighbours");
-  throw Error(asked_engine == "neighbours" ? "dist: ranks of several hosts are no neighbours"
-                                           : fmt::format("dist: there is no engine {}", asked_engine));
-}
+bool Group::State::share_memory() const { return chosen(*this).name == std::string_view("neighbours"); }
 
-void Group::State::make_engine(uint64_t place) {
-  if (share_memory()) engine = std::make_unique<Neighbours>(control, place, members, rank);
-  else engine = std::make_unique<Tcp>(control, mesh, place, members, rank);
-}
+void Group::State::make_engine(uint64_t place) { engine = chosen(*this).make(*this, place); }
 
 std::string explain_engines(const Group& group, Device device) {
   const Group::State& state = group.state();

@@ -14,6 +14,7 @@
 
 #include "dist/environment.h"
 #include "dist/hub.h"
+#include "dist/mpi.h"
 #include "dist/neighbours.h"
 #include "dist/tcp.h"
 
@@ -42,6 +43,7 @@ struct OwnLine {
 std::shared_ptr<Group::State> join_others(const Launched& launched, const WorldOptions& options) {
   constexpr double kJoin = 300;  // seconds
   const Key key = key_of(launched.secret);
+  static const Mpi::AtExit mpi;
   static OwnLine line;
   if (launched.rank == 0)
     line.hub = std::make_unique<Hub>(
@@ -112,7 +114,8 @@ std::shared_ptr<Group::State> make_world(std::shared_ptr<Control> control, int r
   for (int r = 0; r < control->ranks(); ++r) state->members.push_back(r);
   state->rank = rank;
   state->local_rank = rank - control->hosts().first;
-  state->asked_engine = engine;
+  const char* const asked = std::getenv("TESSERA_ENGINE");
+  state->asked_engine = engine.empty() && asked ? asked : engine;
   control->place(rank).pid = static_cast<int32_t>(getpid());
   state->control = std::move(control);
   if (state->size() == 1) return state;

@@ -49,7 +49,7 @@ struct Group::State {
 std::shared_ptr<Control> create_run(int ranks);
 /// A part of a run, whose other ranks are on other hosts.
 std::shared_ptr<Control> create_part(const Begin& begin, const HostAddress& hub, const Key& key);
-/// All ranks of it, as one of them. `engine`: its name; empty: the first one that can.
+/// All ranks of it, as one of them. `engine`: its name; empty: that of TESSERA_ENGINE, or the first one that can.
 std::shared_ptr<Group::State> make_world(std::shared_ptr<Control> control, int rank, const std::string& engine);
 
 }  // namespace tessera::dist

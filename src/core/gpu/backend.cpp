@@ -12,6 +12,7 @@
 
 #include "core/gpu/plugin_version.h"
 #include "core/util/plans_epoch.h"
+#include "core/util/plugin_path.h"
 #include "core/util/waiting.h"
 
 namespace tessera {
@@ -32,23 +33,6 @@ const char* plugin_name(DeviceType type) {
   return type == DeviceType::CUDA ? "libtessera_cuda.so" : "libtessera_hip.so";
 }
 
-// Where this library, or the program it is linked into, lies.
-std::filesystem::path own_folder() {
-  Dl_info info;
-  if (!dladdr(reinterpret_cast<const void*>(&own_folder), &info) || !info.dli_fname) return {};
-  std::error_code error;
-  auto path = std::filesystem::canonical(info.dli_fname, error);
-  return error ? std::filesystem::path() : path.parent_path();
-}
-
-std::vector<std::filesystem::path> candidates(const char* name) {
-  if (const char* folder = std::getenv("TESSERA_PLUGIN_DIR"); folder && *folder)
-    return {std::filesystem::path(folder) / name};
-  auto folder = own_folder();
-  const auto above = folder.parent_path();  // of bin/ in an installation, of examples/ in a build
-  return {folder / name, above / name, above / "lib" / name, above / TESSERA_LIBDIR / name};
-}
-
 // HIP's runtime, of whichever version is there: the plugin is linked with none, and calls what all of them have. One
 // that the program has already comes first, then the newest.
 bool open_hip_runtime(std::string& why_not) {
@@ -64,13 +48,7 @@ bool open_hip_runtime(std::string& why_not) {
 }
 
 const Plugin* load(DeviceType type, std::string& why_not) {
-  std::filesystem::path path;
-  std::error_code error;
-  for (const auto& candidate : candidates(plugin_name(type)))
-    if (std::filesystem::exists(candidate, error)) {
-      path = candidate;
-      break;
-    }
+  const std::filesystem::path path = find_plugin(plugin_name(type));
   if (path.empty()) {
     why_not = fmt::format("{} was not found beside the program or in TESSERA_PLUGIN_DIR; CMake's target {} makes it",
                           plugin_name(type), type == DeviceType::CUDA ? "tessera_cuda" : "tessera_hip");

@@ -1,0 +1,18 @@
+# libtessera_mpi.so, where MPI is found: what the engine "mpi" calls. The library opens it where mpirun began the process.
+set(TESSERA_MPI AUTO CACHE STRING "Build libtessera_mpi.so: ON, OFF, or AUTO where MPI is found")
+if(NOT TESSERA_MPI OR NOT TARGET tessera)
+  return()
+endif()
+set(MPI_CXX_SKIP_MPICXX ON)  # bindings of C are enough
+if(TESSERA_MPI STREQUAL AUTO)
+  find_package(MPI QUIET COMPONENTS CXX)
+else()
+  find_package(MPI REQUIRED COMPONENTS CXX)
+endif()
+if(NOT MPI_CXX_FOUND)
+  return()
+endif()
+add_library(tessera_mpi MODULE src/dist/mpi_plugin.cpp)
+set_target_properties(tessera_mpi PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR} CXX_VISIBILITY_PRESET hidden)
+target_include_directories(tessera_mpi PRIVATE src)
+target_link_libraries(tessera_mpi PRIVATE tessera_flags MPI::MPI_CXX)
