@@ -16,7 +16,7 @@ import types
 TYPES = "from tessera._types import (Any, Callable, Device, DeviceLike, Dims, DType, DTypeLike, Generator, Iterable, Iterator,\n" \
         "                            Mapping, Model, Module, Operand, PathLike, Self, Sequence, Tensor)\n"
 MODULES = ["aliases", "amp", "autograd", "creation", "cuda", "data", "distributed", "functions", "io", "linalg", "models", "nn", "nn.base", "nn.functional",
-           "nn.init", "nn.layers", "onnx", "optim", "shapes", "special", ""]
+           "nn.init", "nn.layers", "onnx", "optim", "optim.lr_scheduler", "shapes", "special", "train", ""]
 # Names that types have in annotations and that classes use for something else.
 SHADOWED = re.compile(r"(?<![\w.\"'])(int|float|bool)(?![\w\"'(])")
 
@@ -118,6 +118,16 @@ def complete_extension(path: pathlib.Path, classes: list, own: str) -> None:
     path.write_text(f"import builtins\n{types_but(own)}{text}")
 
 
+def with_options(path: pathlib.Path, cls: str) -> None:
+    """The constructor of a class that takes its properties by their names."""
+    text = path.read_text()
+    start = text.index(f"class {cls}:")
+    fields = re.findall(r"^    def (\w+)\(self, arg: (.+), /\) -> None: \.\.\.$", text[start:text.index("\nclass ", start)], re.M)
+    typed = ", ".join(f"{name}: {of} = ..." for name, of in fields)
+    made = re.sub(r"def __init__\(self, \*\*kwargs: Any\)", f"def __init__(self, *, {typed})", text[start:], count=1)
+    path.write_text(text[:start] + made)
+
+
 def described(name: str, cls: type) -> str:
     """A class that Python defines."""
     bases = ", ".join(b.__name__ for b in cls.__bases__ if b is not object and not b.__name__.startswith("_"))
@@ -209,6 +219,8 @@ def main() -> None:
     complete_extension(folder / "_C" / "_nn" / "__init__.pyi", [tessera.nn.Module], "Module")
     complete_extension(folder / "_C" / "_io.pyi", [], "")
     complete_extension(folder / "_C" / "_data.pyi", [], "")
+    complete_extension(folder / "_C" / "_train.pyi", [], "")
+    with_options(folder / "_C" / "_train.pyi", "Options")
     for name in MODULES:
         path = folder.joinpath(*name.split(".")) if name else folder
         path = path / "__init__.pyi" if path.is_dir() else path.with_suffix(".pyi")

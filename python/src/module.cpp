@@ -122,4 +122,5 @@ NB_MODULE(_C, m) {
   bind_fused_gemm(m);
   bind_dist(m);
   bind_data(m);
+  bind_train(m);
 }

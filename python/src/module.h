@@ -22,6 +22,7 @@ void bind_models(nb::module_& m);
 void bind_fused_gemm(nb::module_& m);
 void bind_dist(nb::module_& m);
 void bind_data(nb::module_& m);
+void bind_train(nb::module_& m);
 
 // Made by generate.py, one for each header of operators.
 void bind_ops(nb::module_& m, nb::class_<Tensor>& tensor);

@@ -6,7 +6,8 @@ from .shapes import *  # noqa: F403
 from .creation import *  # noqa: F403
 from . import _tensor, aliases  # noqa: F401
 from .aliases import *  # noqa: F403
-from . import amp, autograd, cuda, data, distributed, io, linalg, models, nn, onnx, optim, special  # noqa: F401
+from . import (  # noqa: F401
+    amp, autograd, cuda, data, distributed, io, linalg, models, nn, onnx, optim, special, train)
 from .amp import autocast  # noqa: F401
 from .autograd import enable_grad, inference_mode, no_grad, set_grad_enabled  # noqa: F401
 from ._documents import inherit as _inherit

@@ -151,8 +151,9 @@ def test_stubs_name_everything():
 
 
 PROGRAM = """
+from collections.abc import Sequence
 import tessera
-from tessera import nn, optim
+from tessera import nn, optim, train as loop
 
 class Net(nn.Module):
     def __init__(self, width: int) -> None:
@@ -179,6 +180,12 @@ def train(steps: int, device: str) -> float:
         loss.backward()
         optim.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
+    def of_batch(batch: Sequence[tessera.Tensor]) -> tessera.Tensor:
+        return nn.functional.cross_entropy(net(batch[0]), batch[1])
+    options = loop.Options(until=loop.epochs(3), accumulate=2, amp="bf16", checkpoint="c")
+    columns = [tessera.randn(16, 4), tessera.zeros(16).long()]
+    trainer = loop.Trainer(net, optimizer, loop.shuffled_rows(columns, 4, seed=1), of_batch, options, epoch=4)
+    last: float = trainer.run(on_step=lambda info: print(info.step, info.loss)).steps[-1].loss
     with tessera.no_grad():
         y = tessera.softmax(net(tessera.ones(1, 4)), 1).max(1)[1].float().numpy()
     state: dict[str, tessera.Tensor] = net.state_dict()
@@ -199,6 +206,7 @@ import tessera
 x = tessera.softmax(tessera.ones(3), "0")
 y: int = tessera.ones(3).numel
 z = tessera.ones(3).no_such_method()
+o = tessera.train.Options(clip="much")
 """
 
 
@@ -212,7 +220,7 @@ def test_type_checkers_see_the_package(tmp_path):
     right = subprocess.run([*command, "right.py"], capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert right.returncode == 0 and right.stdout.startswith("Success"), right.stdout + right.stderr
     wrong = subprocess.run([*command, "wrong.py"], capture_output=True, text=True, cwd=tmp_path, env=environment)
-    assert re.findall(r"wrong.py:(\d+): error", wrong.stdout) == ["3", "4", "5"], wrong.stdout + wrong.stderr
+    assert re.findall(r"wrong.py:(\d+): error", wrong.stdout) == ["3", "4", "5", "6"], wrong.stdout + wrong.stderr
 
 
 def test_the_extension_is_of_the_right_abi():
