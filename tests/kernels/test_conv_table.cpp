@@ -125,6 +125,13 @@ class Conv : public testing::Test {
     });
     return sum;
   }
+  std::vector<double> filter_gradients() {
+    std::vector<double> sum(w.data.size());
+    each([&](i64 n, i64 ch, i64 h, i64 v, i64 k, i64 wc, i64 r, i64 s, i64 i, i64 j) {
+      sum[&w.at(k, wc, r, s) - w.data.data()] += double(y.at(n, k, i, j)) * x.at(n, ch, h, v);
+    });
+    return sum;
+  }
   static double error(const std::vector<T>& got, const std::vector<double>& expected) {
     double difference = 0, norm = 1e-30;
     for (size_t i = 0; i < got.size(); ++i) {
@@ -170,11 +177,7 @@ TYPED_TEST(Conv, backward_filters) {
     for (const Case& shape : cases) {
       for (bool last : {false, true}) {
         this->prepare(shape, last);
-        std::vector<double> sum(this->w.data.size());
-        this->each([&](i64 n, i64 ch, i64 h, i64 v, i64 k, i64 wc, i64 r, i64 s, i64 i, i64 j) {
-          sum[&this->w.at(k, wc, r, s) - this->w.data.data()] +=
-              double(this->y.at(n, k, i, j)) * this->x.at(n, ch, h, v);
-        });
+        const auto sum = this->filter_gradients();
         this->run(this->args(), set.table->backward_filters_workspace, set.table->backward_filters);
         EXPECT_LE(this->error(this->w.data, sum), this->tolerance) << set.name << " case " << &shape - cases << last;
       }
@@ -355,15 +358,54 @@ TEST_F(Direct, backward_filters) {
   for (const Case& shape : shapes) {
     for (bool last : {false, true}) {
       prepare_direct(shape, last, last ? 0 : 3);
-      std::vector<double> sum(w.data.size());
-      each([&](i64 n, i64 ch, i64 h, i64 v, i64 k, i64 wc, i64 r, i64 s, i64 i, i64 j) {
-        sum[&w.at(k, wc, r, s) - w.data.data()] += double(y.at(n, k, i, j)) * x.at(n, ch, h, v);
-      });
+      const auto sum = filter_gradients();
       for (const Set& set : sets()) {
         for (int n : {1, 3}) {
           tessera::set_num_threads(n);
           run(args(), set.table->direct_filters_workspace, set.table->direct_backward_filters);
           EXPECT_LE(error(w.data, sum), tolerance) << name(set, shape, last) << n;
+        }
+      }
+    }
+  }
+  tessera::set_num_threads(threads);
+}
+
+class Spread : public Direct {
+ public:
+  // Lanes of several groups in one vector and in two, and seen in more; a last block of lanes that overlaps; strides,
+  // of points too; dilation one way; padding wider than the window; rows of images in several copies.
+  const std::vector<Case> groups{{2, 48, 32, 16, {13, 11}, {1, 1}, {1, 1}, {1, 1}, {0, 0}},
+                                 {1, 48, 33, 3, {9, 10}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+                                 {3, 40, 24, 8, {7, 12}, {3, 2}, {2, 3}, {1, 1}, {1, 0}},
+                                 {1, 18, 54, 9, {23, 19}, {2, 5}, {1, 1}, {2, 1}, {1, 2}},
+                                 {2, 54, 18, 9, {12, 17}, {5, 2}, {1, 2}, {1, 2}, {3, 6}},
+                                 {1, 96, 16, 8, {6, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+                                 {2, 34, 17, 17, {15, 9}, {1, 1}, {3, 2}, {1, 1}, {0, 0}},
+                                 {1, 34, 51, 17, {9, 8}, {1, 3}, {2, 1}, {2, 1}, {1, 4}},
+                                 {1, 64, 64, 16, {61, 40}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+                                 {2, 20, 20, 10, {3, 2}, {7, 7}, {1, 1}, {1, 1}, {5, 6}}};
+};
+
+TEST_F(Spread, all_passes) {
+  const int threads = tessera::num_threads();
+  for (const Case& shape : groups) {
+    for (bool last : {false, true}) {
+      for (const Set& set : sets()) {
+        for (int n : {1, 3}) {
+          tessera::set_num_threads(n);
+          const auto what = std::string(set.name) + " case " + std::to_string(&shape - groups.data()) + " " +
+                            std::to_string(last) + " " + std::to_string(n);
+          prepare_direct(shape, last, last ? 0 : 3);
+          run(args(Activation::relu), set.table->spread_workspace, set.table->spread_forward);
+          EXPECT_LE(error(y.data, outputs()), tolerance) << what;
+          const auto images = image_gradients();
+          std::fill(x.data.begin(), x.data.end(), 0.f);
+          run(args(), set.table->spread_workspace, set.table->spread_backward_images);
+          EXPECT_LE(error(x.data, images), tolerance) << what;
+          const auto filters = filter_gradients();
+          run(args(), set.table->spread_filters_workspace, set.table->spread_backward_filters);
+          EXPECT_LE(error(w.data, filters), tolerance) << what;
         }
       }
     }

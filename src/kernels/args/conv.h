@@ -69,6 +69,13 @@ struct ConvTable {
   void (*depthwise_backward_images)(const ConvArgs& args, Executor& executor) = nullptr;
   long long (*depthwise_filters_workspace)(const ConvArgs& args) = nullptr;
   void (*depthwise_backward_filters)(const ConvArgs& args, Executor& executor) = nullptr;
+  /// The same of few channels and filters a group, but of a vector's filters (in the gradient of images, channels) in
+  /// all, and not dilated both ways.
+  long long (*spread_workspace)(const ConvArgs& args) = nullptr;
+  void (*spread_forward)(const ConvArgs& args, Executor& executor) = nullptr;
+  void (*spread_backward_images)(const ConvArgs& args, Executor& executor) = nullptr;
+  long long (*spread_filters_workspace)(const ConvArgs& args) = nullptr;
+  void (*spread_backward_filters)(const ConvArgs& args, Executor& executor) = nullptr;
   /// The same of f32 in any layout, best where a group has few channels or filters and rows lie one after the other.
   long long (*planes_workspace)(const ConvArgs& args) = nullptr;
   void (*planes_forward)(const ConvArgs& args, Executor& executor) = nullptr;

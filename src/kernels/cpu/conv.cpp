@@ -97,8 +97,8 @@ bool is_empty(const Call& call) {
 
 // ---- where rows lie one after the other: by what takes the least time
 
-// Channels that lie last in several groups: all but the direct kernel read their lines once for each group, from beyond
-// the second-level cache.
+// Channels that lie last in several groups: to sum over images, all but the direct kernel read their lines once for
+// each group, from beyond the second-level cache.
 bool groups_read_again(const Operand& a, const Operand& b, int64_t groups) {
   return groups >= 4 && !rows_lie({&a, &b}) && a.numel() + b.numel() > (int64_t{1} << 20);
 }
@@ -149,7 +149,6 @@ Reason takes_planes(const Call& call, bool gradient, bool strided) {
   const int64_t each = to.size(1) / a.groups, summed = from.size(1) / a.groups;
   if (!rows) {
     const int64_t taps = weight.size(2) * weight.size(3);
-    if (groups_read_again(from, to, a.groups)) return Reason::Layout;
     if (each > 8 || taps < 2 * each || summed * from.size(3) > 16384) return Reason::Layout;
     const ConvCost cost(a, gradient ? to : from, weight, gradient ? from : to);
     return cost.turned_planes(gradient) < cost.direct_of_few(gradient) ? Reason::Ok : Reason::Layout;
@@ -169,19 +168,53 @@ Reason input_grad_takes_planes(const Call& call) {
   return takes_planes(call, true, is_strided(call) && !copied);
 }
 
+// ---- over channels that lie last in groups of few: all filters are lanes
+
+// Whether they can be: those of a vector see channels of at most two. `gradient`: of images.
+bool can_spread(const Call& call, const Operand& weight, std::initializer_list<const Operand*> images, bool gradient) {
+  const auto& a = call.attrs.as<ConvAttrs>();
+  if (a.groups == 1 || is_depthwise(call, weight) || is_empty(call) || lie_last(images) != Reason::Ok) return false;
+  const bool dilated[] = {weight.size(2) > 1 && a.dilation[0] > 1, weight.size(3) > 1 && a.dilation[1] > 1};
+  constexpr int64_t lanes = 16;
+  const int64_t channels = weight.size(1), filters = weight.size(0) / a.groups;
+  const int64_t summed = gradient ? filters : channels, each = gradient ? channels : filters;
+  const int64_t groups_met = (each + lanes - 2) / each + 1, seen = (groups_met - 1) * summed + 1;
+  return each * a.groups >= lanes && seen <= 2 * lanes && !(dilated[0] && dilated[1]);
+}
+Reason takes_spread(const Call& call, bool gradient) {
+  const Operand &from = call.in[0], &weight = call.in[1], &to = call.out[0];
+  if (conv_dtype(from) != Float32) return Reason::DType;
+  if (!can_spread(call, weight, {&from, &to}, gradient)) return Reason::Shape;
+  const ConvCost cost(call.attrs.as<ConvAttrs>(), gradient ? to : from, weight, gradient ? from : to);
+  double others = std::min(cost.direct_of_few(gradient), cost.turned_planes(gradient));
+  if (gradient || !is_strided(call)) others = std::min(others, cost.scatter(gradient));
+  return cost.spread(gradient) < others ? Reason::Ok : Reason::Shape;
+}
+Reason takes_spread(const Call& call) { return takes_spread(call, false); }
+Reason input_grad_takes_spread(const Call& call) { return takes_spread(call, true); }
+
 // ---- the gradient of filters: by what takes the least time
 
-enum class ByFilters { Planes, Direct, Gemm };
+enum class ByFilters { Planes, Direct, Gemm, Spread };
 ByFilters by_filters(const Call& call) {
   const Operand &x = call.in[0], &dy = call.in[1];
   const ConvCost cost(call.attrs.as<ConvAttrs>(), x, call.out[0], dy);
-  const double direct = cost.filters_by_direct(), gemm = cost.filters_by_gemm();
-  if (groups_read_again(x, dy, call.attrs.as<ConvAttrs>().groups)) return ByFilters::Direct;
-  const bool reads_much = !rows_lie({&x, &dy}) && x.numel() + dy.numel() > (int64_t{4} << 20);
-  if (!reads_much && cost.filters_by_planes() < std::min(direct, gemm)) return ByFilters::Planes;
-  return direct < gemm ? ByFilters::Direct : ByFilters::Gemm;
+  std::pair<double, ByFilters> best{cost.filters_by_direct(), ByFilters::Direct};
+  if (!groups_read_again(x, dy, call.attrs.as<ConvAttrs>().groups)) {
+    best = std::min(best, {cost.filters_by_gemm(), ByFilters::Gemm});
+    const bool reads_much = !rows_lie({&x, &dy}) && x.numel() + dy.numel() > (int64_t{4} << 20);
+    if (!reads_much) best = std::min(best, {cost.filters_by_planes(), ByFilters::Planes});
+  }
+  if (can_spread(call, call.out[0], {&x, &dy}, false))
+    best = std::min(best, {cost.filters_by_spread(), ByFilters::Spread});
+  return best.second;
 }
 
+Reason weight_grad_takes_spread(const Call& call) {
+  if (conv_dtype(call.in[0]) != Float32) return Reason::DType;
+  if (is_depthwise(call, call.out[0])) return Reason::Shape;
+  return by_filters(call) == ByFilters::Spread ? Reason::Ok : Reason::Shape;
+}
 Reason weight_grad_takes_planes(const Call& call) {
   const Operand &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
   if (conv_dtype(x) != Float32) return Reason::DType;
@@ -266,6 +299,7 @@ constexpr Kernel reading_points(Kernel kernel) {
 
 using T = ConvTable;
 constexpr Kernel conv2d_list[] = {
+    staged_kernel<by<forward_args, &T::spread_workspace, &T::spread_forward>>("spread", takes_spread),
     staged_kernel<by<forward_args, &T::scatter_workspace, &T::scatter_forward, Last::Result>>("scatter", takes_scatter),
     staged_kernel<by<forward_args, &T::planes_workspace, &T::planes_forward>>("planes", takes_planes),
     staged_kernel<by<forward_args, &T::depthwise_workspace, &T::depthwise_forward>>("depthwise", takes_depthwise),
@@ -300,6 +334,7 @@ void act_by(const Call& call, Workspace& workspace) {
   convolve(call, workspace, args, conv_table().*bytes, conv_table().*run);
 }
 constexpr Kernel conv2d_act_list[] = {
+    staged_kernel<act_by<&T::spread_workspace, &T::spread_forward>>("spread", takes_act<takes_spread, false>),
     staged_kernel<act_by<&T::scatter_workspace, &T::scatter_forward, Last::Result>>("scatter",
                                                                                     takes_act<takes_scatter, false>),
     staged_kernel<act_by<&T::planes_workspace, &T::planes_forward>>("planes", takes_act<takes_planes, true>),
@@ -317,6 +352,7 @@ constexpr Kernel conv2d_act_list[] = {
         "copied_direct", takes_act<takes_copied_direct, false>),
     staged_kernel<act_by<&T::forward_workspace, &T::forward>>("implicit_gemm")};
 constexpr Kernel input_grad_list[] = {
+    staged_kernel<by<images_args, &T::spread_workspace, &T::spread_backward_images>>("spread", input_grad_takes_spread),
     staged_kernel<by<images_args, &T::scatter_workspace, &T::scatter_backward_images, Last::Result>>(
         "scatter", input_grad_takes_scatter),
     staged_kernel<by<images_args, &T::planes_workspace, &T::planes_backward_images>>("planes", input_grad_takes_planes),
@@ -333,6 +369,8 @@ constexpr Kernel input_grad_list[] = {
         "copied_direct", input_grad_takes_copied_direct),
     staged_kernel<input_grad_gemm>("implicit_gemm")};
 constexpr Kernel weight_grad_list[] = {
+    staged_kernel<by<filters_args, &T::spread_filters_workspace, &T::spread_backward_filters>>(
+        "spread", weight_grad_takes_spread),
     staged_kernel<by<filters_args, &T::planes_filters_workspace, &T::planes_backward_filters>>(
         "planes", weight_grad_takes_planes),
     staged_kernel<by<filters_args, &T::depthwise_filters_workspace, &T::depthwise_backward_filters>>(

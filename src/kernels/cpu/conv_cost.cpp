@@ -69,8 +69,11 @@ double ConvCost::turned_planes(bool gradient) const {
   const double window = taps[0] * taps[1] / (gradient ? strides : 1);
   const double copied = gradient ? elements_y() * strides
                                  : elements_x() * std::min(taps[0], stride[0]) * std::min(taps[1], stride[1]) / strides;
+  const double read = gradient ? elements_y() : elements_x(), written = gradient ? elements_x() : elements_y();
+  // From beyond the caches each group reads whole lines, of which few channels are its own.
+  const double again = groups > 1 ? read * std::max(1.0, 16 / summed) + written * std::max(1.0, 16 / each) : 0;
   return lines * std::min(vectors(columns), pitch / 16) * summed * window * (0.9 * each + 2.4 * panels) + 3.2 * copied +
-         2.2 * (gradient ? elements_x() : elements_y()) + lines * panels * (100 + 1.6 * vectors(columns));
+         2.2 * written + lines * panels * (100 + 1.6 * vectors(columns)) + (read + written > 1 << 20 ? 0.5 * again : 0);
 }
 
 double ConvCost::direct_of_few(bool gradient) const {
@@ -79,6 +82,26 @@ double ConvCost::direct_of_few(bool gradient) const {
   const double pixels = gradient ? size[0] * size[1] : places[0] * places[1];
   const double lines = gradient ? size[0] * stride[1] : places[0];
   return images * groups * ((1.1 * products + 10 * pixels) * vectors(each) + 45 * lines) + 2.4 * elements_w();
+}
+
+double ConvCost::spread(bool gradient) const {
+  const double met = std::min(taps[0], stride[0]) * std::min(taps[1], stride[1]);
+  const double copied = gradient ? images * places[0] * places[1] * met : spread_pixels();
+  const double products = images * tap_rows_inside * places[1] * taps[1];
+  return spread_lanes() / 16 * (7.3 * copied + products) + 0.3 * beyond_caches(elements_x() + elements_y()) +
+         4 * elements_w();
+}
+
+double ConvCost::filters_by_spread() const {
+  const double products = images * tap_rows_inside * places[1] * taps[1];
+  return spread_lanes() / 16 * (12 * spread_pixels() + 1.6 * products) +
+         0.3 * beyond_caches(elements_x() + elements_y()) + 9 * elements_w();
+}
+
+double ConvCost::spread_pixels() const {
+  double pixels = images;
+  for (int d = 0; d < 2; ++d) pixels *= taps[d] == 1 && !padded ? parts(size[d], stride[d]) : size[d];
+  return pixels;
 }
 
 double ConvCost::filters_by_planes() const {

@@ -25,12 +25,19 @@ struct ConvCost {
   double turned_planes(bool gradient) const;
   double direct_of_few(bool gradient) const;
 
+  /// The same of groups, whose filters all are lanes of copies.
+  double spread(bool gradient) const;
+
   /// The gradient of filters.
+  double filters_by_spread() const;
   double filters_by_planes() const;
   double filters_by_direct() const;
   double filters_by_gemm() const;
 
  protected:
+  /// Lanes of copies of channels, for each pixel that is copied, and what products of a place and a tap are.
+  double spread_lanes() const { return groups * channels * filters; }
+  double spread_pixels() const;
   double elements_x() const { return images * groups * channels * size[0] * size[1]; }
   double elements_y() const { return images * groups * filters * places[0] * places[1]; }
   double elements_w() const { return groups * channels * filters * taps[0] * taps[1]; }

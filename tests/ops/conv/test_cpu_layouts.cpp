@@ -141,5 +141,38 @@ TEST(CpuLayouts, FewResultsOfManyTapsRunAlongRows) {
   }
 }
 
+// Over channels that lie last, all filters of groups of few are lanes, but where a lane's channels lie far apart or
+// windows are dilated both ways.
+TEST(CpuLayouts, GroupsOfFewChannelsAreSpreadOverLanes) {
+  const char *spread = "spread", *direct = "direct", *planes = "planes";
+  const std::vector<Problem> problems{
+      {"points", {2, 16, 14, 15}, {32, 1, 1, 1}, {.stride = {2, 2}, .groups = 16}, spread, spread, spread},
+      {"windows", {2, 48, 9, 11}, {64, 3, 3, 3}, {.padding = {1, 1}, .groups = 16}, spread, spread, spread},
+      {"a dilated row", {1, 32, 13, 9}, {32, 4, 3, 2}, {.dilation = {2, 1}, .groups = 8}, spread, spread, direct},
+      {"dilated both ways", {1, 32, 13, 9}, {32, 4, 3, 2}, {.dilation = {2, 2}, .groups = 8}, direct, direct, direct},
+      {"many channels a group", {1, 256, 9, 9}, {16, 32, 3, 3}, {.groups = 8}, "scatter", direct, direct},
+      // Larger than the caches: the direct kernel would take seven times as long.
+      {"large", {31, 20, 82, 82}, {8, 5, 7, 7}, {.padding = {3, 0}, .groups = 4}, planes, spread, direct}};
+  Generator g(19);
+  for (const Problem& p : problems) {
+    SCOPED_TRACE(p.name);
+    const Tensor some = empty(p.x), w = randn(p.w, g);
+    const bool large = some.numel() > 1 << 20;
+    const Tensor x = large ? some : randn(p.x, g), last = x.to(ChannelsLast);
+    const Shape out = conv2d(x, w, {}, p.options).shape();
+    const Tensor dy = large ? empty(out) : randn(out, g), dy_last = dy.to(ChannelsLast);
+    if (!large) {
+      const Tensors want = results(p, x.to(Float64), w.to(Float64), dy.to(Float64)), got = results(p, last, w, dy_last);
+      for (size_t i = 0; i < want.size(); ++i) EXPECT_LE(relative_error(got[i], want[i]), 2e-6) << i;
+    }
+    ConvAttrs attrs = conv_attrs(p.options);
+    EXPECT_STREQ(picked("conv2d", {last, w}, attrs, dy_last), p.forward);
+    for (int d : {0, 1}) attrs.size[d] = x.size(2 + d);
+    EXPECT_STREQ(picked("conv2d_input_grad", {dy_last, w}, attrs, last), p.images);
+    for (int d : {0, 1}) attrs.size[d] = w.size(2 + d);
+    EXPECT_STREQ(picked("conv2d_weight_grad", {last, dy_last}, attrs, w), p.filters);
+  }
+}
+
 }  // namespace
 }  // namespace tessera

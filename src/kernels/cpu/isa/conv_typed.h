@@ -198,6 +198,12 @@ void depthwise_backward_images(const ConvArgs& args, Executor& executor);
 i64 depthwise_filters_workspace(const ConvArgs& args);
 void depthwise_backward_filters(const ConvArgs& args, Executor& executor);
 
+i64 spread_workspace(const ConvArgs& args);
+void spread_forward(const ConvArgs& args, Executor& executor);
+void spread_backward_images(const ConvArgs& args, Executor& executor);
+i64 spread_filters_workspace(const ConvArgs& args);
+void spread_backward_filters(const ConvArgs& args, Executor& executor);
+
 i64 planes_workspace(const ConvArgs& args);
 void planes_forward(const ConvArgs& args, Executor& executor);
 void planes_backward_images(const ConvArgs& args, Executor& executor);
