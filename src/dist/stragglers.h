@@ -11,8 +11,8 @@ namespace tessera::dist {
 /// What each rank does in each step, in milliseconds.
 struct RankTimes {
   int ranks = 1;
-  double step = 0;           ///< of every rank in every step, on its device
-  std::vector<float> stall;  ///< [steps, ranks]: before it, on the host
+  double step = 0;                ///< of every rank in every step, on its device
+  std::vector<float> stall = {};  ///< [steps, ranks]: before it, on the host
   int64_t steps() const { return static_cast<int64_t>(stall.size()) / ranks; }
 };
 

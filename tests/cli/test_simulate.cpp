@@ -103,40 +103,41 @@ struct TrainApart : Stragglers {
       many += "Shall I compare thee to a summer's day? Thou art more lovely and more temperate.\n";
     write_file(text, many);
   }
-  Finished train(int procs, const Words& options) const {
-    return run(Words{"launch",
-                     "--procs",
-                     std::to_string(procs),
-                     "--grace",
-                     "2",
-                     "--",
-                     TESSERA_COMMAND,
-                     "train",
-                     "gpt",
-                     "--text",
-                     text,
-                     "--out",
-                     out,
-                     "--layers",
-                     "1",
-                     "--heads",
-                     "2",
-                     "--width",
-                     "16",
-                     "--block",
-                     "8",
-                     "--batch",
-                     "2",
-                     "--accumulation",
-                     "4",
-                     "--threads",
-                     "1",
-                     "--eval-interval",
-                     "0",
-                     "--checkpoint-interval",
-                     "6"} +
-               options);
+  Words words(int procs, const Words& options) const {
+    return Words{"launch",
+                 "--procs",
+                 std::to_string(procs),
+                 "--grace",
+                 "2",
+                 "--",
+                 TESSERA_COMMAND,
+                 "train",
+                 "gpt",
+                 "--text",
+                 text,
+                 "--out",
+                 out,
+                 "--layers",
+                 "1",
+                 "--heads",
+                 "2",
+                 "--width",
+                 "16",
+                 "--block",
+                 "8",
+                 "--batch",
+                 "2",
+                 "--accumulation",
+                 "4",
+                 "--threads",
+                 "1",
+                 "--eval-interval",
+                 "0",
+                 "--checkpoint-interval",
+                 "6"} +
+           options;
   }
+  Finished train(int procs, const Words& options) const { return run(words(procs, options)); }
 };
 
 TEST_F(TrainApart, GoesOnAsIfItHadNotStopped) {
@@ -156,6 +157,28 @@ TEST_F(TrainApart, GoesOnAsIfItHadNotStopped) {
   // The rate of learning depends on the length of a run; what happened before the stop does not.
   for (size_t i = 0; i < 2; ++i) EXPECT_EQ(json("parts.json")["steps"][i]["loss"], whole["steps"][i]["loss"]);
   EXPECT_EQ(run({"sample", "--checkpoint", out, "--tokens", "5"}).code, 0);
+}
+
+TEST_F(TrainApart, AnInterruptSavesOnAllRanks) {
+  Running running(words(2, {"--steps", "1000000", "--local-sgd", "8"}));
+  ASSERT_TRUE(running.wait_for("step "));
+  running.signal_with(SIGINT);
+  const Finished f = running.finish();
+  EXPECT_EQ(f.code, 128 + SIGINT);
+  EXPECT_NE(f.out.find("stopped at step"), std::string::npos) << f.out;
+  EXPECT_EQ(f.err.find("error"), std::string::npos) << f.err;
+}
+
+TEST_F(TrainApart, StripsOfAPicture) {
+  const Words command{"launch", "--procs",   "2",     "--",     TESSERA_COMMAND,  "train", "convmodel",
+                      "--size", "16",        "--out", out,      "--accumulation", "2",     "--steps",
+                      "40",     "--threads", "1",     "--json", folder / "a.json"};
+  const Finished f = run(command + Words{"--local-sgd", "4", "--averaging-warmup", "10"});
+  ASSERT_EQ(f.code, 0) << f.err;
+  const nlohmann::json all = json("a.json");
+  EXPECT_EQ(all["own_ms"][1].size(), 40u);
+  EXPECT_LT(all["steps"].back()["loss"].get<double>(), 0.7 * all["steps"][0]["loss"].get<double>());
+  EXPECT_NEAR(all["val_loss"].get<double>(), all["steps"].back()["loss"].get<double>(), 0.5);
 }
 
 TEST_F(TrainApart, SaysWhatCannotBe) {
