@@ -9,7 +9,9 @@
 #pragma once
 #include <concepts>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <typeinfo>
@@ -29,6 +31,11 @@ class Child;
 using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
 using NamedModules = std::vector<std::pair<std::string, Child<Module>>>;
 
+/// Sees the inputs of a call before it, and may give others.
+using ForwardPreHook = std::function<std::optional<Tensors>(const Module&, const Tensors& in)>;
+/// Sees what a call was given and gave, and may give something else.
+using ForwardHook = std::function<std::optional<Tensors>(const Module&, const Tensors& in, const Tensors& out)>;
+
 struct ReplaceOptions {
   bool any_shapes = false;  ///< the new module's parameters may have other shapes
 };
@@ -45,7 +52,7 @@ class Module {
   /// What a module does, to be overridden. Throws Error where it is not. Callers use operator().
   virtual Tensors forward(const Tensors& in) const;
   Tensors operator()(const Tensors& in) const {
-    return call([&] { return forward(in); });
+    return call([&] { return has_hooks() ? forward_with_hooks(in) : forward(in); });
   }
   /// The same where the result is one tensor. Throws Error if it is not.
   template <std::same_as<Tensor>... More>
@@ -75,6 +82,16 @@ class Module {
   void replace(const std::string& path, M module, const ReplaceOptions& options = {});
   /// The name under which it was added to another one first; empty where it was not.
   const std::string& name() const;
+
+  /// Runs with every later call, in the order of registration; such calls are not part of others' passes. Returns the
+  /// number that remove_hook() takes.
+  int64_t register_forward_pre_hook(ForwardPreHook hook);
+  int64_t register_forward_hook(ForwardHook hook);
+  /// Nothing where there is none of that number.
+  void remove_hook(int64_t number);
+  bool has_hooks() const;
+  const std::map<int64_t, ForwardPreHook>& forward_pre_hooks() const;
+  const std::map<int64_t, ForwardHook>& forward_hooks() const;
 
   /// From now on calls in evaluation, under NoGrad and without autocast, use weights of linear layers as kernels want
   /// them packed, here and below. The copies lie beside the parameters, in as much memory. Each is made by the first
@@ -142,6 +159,7 @@ class Module {
  private:
   struct State;
   Tensor one_output(Tensors out) const;
+  Tensors forward_with_hooks(Tensors in) const;
   std::string title() const;
   void add_child(const std::string& name, const Child<Module>& child);
   void check_new(const std::string& name) const;
@@ -167,10 +185,11 @@ class Child {
   N* as() const {
     return dynamic_cast<N*>(&module());
   }
-  /// The module if it is an M and nothing more special, so that one pass may do its work; null otherwise.
+  /// The module if it is an M and nothing more special, without hooks, so that one pass may do its work; null
+  /// otherwise.
   M* exact() const {
     Module& m = module();
-    return typeid(m) == typeid(M) ? static_cast<M*>(&m) : nullptr;
+    return typeid(m) == typeid(M) && !m.has_hooks() ? static_cast<M*>(&m) : nullptr;
   }
   /// The module as an M. Throws Error if one that is none has replaced it.
   M& operator*() const;
@@ -267,19 +286,26 @@ struct Embedding : Module {
   Tensor weight;
 };
 
-/// x [n, in, h, w] -> [n, out, h', w'] with a square kernel; uniform in ±1/sqrt(in / groups * kernel²).
+/// Rows and columns of a kernel; one number is both.
+struct Kernel2d {
+  Kernel2d(int64_t side) : size{side, side} {}
+  Kernel2d(int64_t rows, int64_t columns) : size{rows, columns} {}
+  int64_t taps() const { return size[0] * size[1]; }
+  int64_t size[2];
+};
+
+/// x [n, in, h, w] -> [n, out, h', w']; uniform in ±1/sqrt(in / groups * taps).
 struct Conv2d : Module {
-  Conv2d(int64_t in, int64_t out, int64_t kernel, const Conv2dOptions& options = {}, bool bias = true,
+  Conv2d(int64_t in, int64_t out, Kernel2d kernel, const Conv2dOptions& options = {}, bool bias = true,
          Generator& generator = default_generator());
   Tensors forward(const Tensors& in) const override { return {conv2d(one_input(in), weight, bias, options)}; }
   Conv2dOptions options;
   Tensor weight, bias;
 };
 
-/// x [n, in, h, w] -> [n, out, h', w'] by conv_transpose2d with a square kernel; uniform in ±1/sqrt(out / groups *
-/// kernel²).
+/// x [n, in, h, w] -> [n, out, h', w'] by conv_transpose2d; uniform in ±1/sqrt(out / groups * taps).
 struct ConvTranspose2d : Module {
-  ConvTranspose2d(int64_t in, int64_t out, int64_t kernel, const ConvTranspose2dOptions& options = {}, bool bias = true,
+  ConvTranspose2d(int64_t in, int64_t out, Kernel2d kernel, const ConvTranspose2dOptions& options = {}, bool bias = true,
                   Generator& generator = default_generator());
   Tensors forward(const Tensors& in) const override { return {conv_transpose2d(one_input(in), weight, bias, options)}; }
   ConvTranspose2dOptions options;

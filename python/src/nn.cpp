@@ -44,6 +44,55 @@ nb::list listed(const nn::NamedModules& modules) {
   return out;
 }
 
+nb::object wrapped(const nn::Module& module) {
+  return nb::cast(const_cast<nn::Module&>(module), nb::rv_policy::reference);
+}
+
+// A hook of Python, which modules of the library call with tensors, and modules of Python with what they are given.
+struct PythonPreHook {
+  nb::object function;
+  bool with_keywords;
+
+  std::pair<nb::object, nb::object> arguments(nb::handle self, nb::object given, nb::object keywords) const {
+    const nb::object found = with_keywords ? function(self, given, keywords) : function(self, given);
+    if (found.is_none()) return {given, keywords};
+    if (with_keywords) return nb::cast<std::pair<nb::object, nb::object>>(found);
+    return {nb::isinstance<nb::tuple>(found) ? found : nb::object(nb::make_tuple(found)), keywords};
+  }
+  std::optional<Tensors> operator()(const nn::Module& module, const Tensors& in) const {
+    const nb::gil_scoped_acquire locked;
+    return tensors_of(arguments(wrapped(module), nb::tuple(nb::cast(in)), nb::dict()).first);
+  }
+};
+struct PythonHook {
+  nb::object function;
+  bool with_keywords;
+
+  nb::object result(nb::handle self, nb::handle given, nb::handle keywords, nb::object out) const {
+    const nb::object found = with_keywords ? function(self, given, keywords, out) : function(self, given, out);
+    return found.is_none() ? out : found;
+  }
+  std::optional<Tensors> operator()(const nn::Module& module, const Tensors& in, const Tensors& out) const {
+    const nb::gil_scoped_acquire locked;
+    return tensors_of(result(wrapped(module), nb::tuple(nb::cast(in)), nb::dict(), one_or_all(out)));
+  }
+};
+
+// A call of a module from Python, with its hooks.
+nb::object call_with_hooks(nb::handle self, const nn::Module& module, nb::object given, nb::object keywords) {
+  for (const auto& [number, hook] : std::map(module.forward_pre_hooks())) {
+    if (const auto* of_python = hook.target<PythonPreHook>())
+      std::tie(given, keywords) = of_python->arguments(self, given, keywords);
+    else if (const auto found = hook(module, tensors_of(given))) given = nb::tuple(nb::cast(*found));
+  }
+  nb::object out = self.attr("forward")(*nb::borrow<nb::args>(given), **nb::borrow<nb::kwargs>(keywords));
+  for (const auto& [number, hook] : std::map(module.forward_hooks())) {
+    if (const auto* of_python = hook.target<PythonHook>()) out = of_python->result(self, given, keywords, out);
+    else if (const auto found = hook(module, tensors_of(given), tensors_of(out))) out = one_or_all(*found);
+  }
+  return out;
+}
+
 // An M whose forward() Python may override.
 template <class M>
 struct Overridable : M {
@@ -94,8 +143,10 @@ void bind_module(nb::module_& m) {
       .def(
           "__call__",
           [](nb::handle self, const nb::args& arguments, const nb::kwargs& keywords) {
-            const NamedScope scope(object_of<Module>(self).name());
-            return self.attr("forward")(*arguments, **keywords);
+            const Module& module = object_of<Module>(self);
+            const NamedScope scope(module.name());
+            if (module.has_hooks()) return call_with_hooks(self, module, arguments, keywords);
+            return nb::object(self.attr("forward")(*arguments, **keywords));
           },
           nb::sig("def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any"))
       .def("parameters", &Module::parameters, "Every parameter once, in the order of registration.")
@@ -119,6 +170,19 @@ void bind_module(nb::module_& m) {
             self.replace(path, nn::Child<Module>(std::move(module)), {.any_shapes = any_shapes});
           },
           nb::arg("path"), nb::arg("module"), nb::arg("any_shapes") = false)
+      .def(
+          "_register_forward_pre_hook",
+          [](Module& self, nb::object hook, bool with_keywords) {
+            return self.register_forward_pre_hook(PythonPreHook{std::move(hook), with_keywords});
+          },
+          nb::arg("hook"), nb::arg("with_kwargs"))
+      .def(
+          "_register_forward_hook",
+          [](Module& self, nb::object hook, bool with_keywords) {
+            return self.register_forward_hook(PythonHook{std::move(hook), with_keywords});
+          },
+          nb::arg("hook"), nb::arg("with_kwargs"))
+      .def("_remove_hook", &Module::remove_hook, nb::arg("number"))
       .def_prop_ro("name", &Module::name)
       .def("pack", &Module::pack, nb::call_guard<Unlocked>(),
            "Lets calls in evaluation use weights as kernels want them, until train().")
@@ -177,29 +241,31 @@ void bind_layers(nb::module_& m) {
           nb::arg("num_embeddings"), nb::arg("embedding_dim"), generator());
   using Pair = std::array<int64_t, 2>;
   const Pair one{1, 1}, none{0, 0};
-  layer<nn::Conv2d>(m, "Conv2d", "x [n, in, h, w] -> [n, out, h', w'] with a square kernel.")
+  layer<nn::Conv2d>(m, "Conv2d", "x [n, in, h, w] -> [n, out, h', w'].")
       .def(
           "__init__",
-          [](nn::Conv2d* l, int64_t in, int64_t out, int64_t kernel, Pair stride, Pair padding, Pair dilation,
+          [](nn::Conv2d* l, int64_t in, int64_t out, Pair kernel, Pair stride, Pair padding, Pair dilation,
              int64_t groups, bool bias, Generator* g) {
             Conv2dOptions options{.groups = groups};
             copy_array(stride, options.stride), copy_array(padding, options.padding),
                 copy_array(dilation, options.dilation);
-            new (l) Overridable<nn::Conv2d>(in, out, kernel, options, bias, generator_or_default(g));
+            const nn::Kernel2d taps(kernel[0], kernel[1]);
+            new (l) Overridable<nn::Conv2d>(in, out, taps, options, bias, generator_or_default(g));
           },
           nb::arg("in_channels"), nb::arg("out_channels"), nb::arg("kernel_size"), nb::arg("stride") = one,
           nb::arg("padding") = none, nb::arg("dilation") = one, nb::arg("groups") = 1, nb::arg("bias") = true,
           generator());
-  layer<nn::ConvTranspose2d>(m, "ConvTranspose2d", "x [n, in, h, w] -> [n, out, h', w'] with a square kernel.")
+  layer<nn::ConvTranspose2d>(m, "ConvTranspose2d", "x [n, in, h, w] -> [n, out, h', w'].")
       .def(
           "__init__",
-          [](nn::ConvTranspose2d* l, int64_t in, int64_t out, int64_t kernel, Pair stride, Pair padding,
+          [](nn::ConvTranspose2d* l, int64_t in, int64_t out, Pair kernel, Pair stride, Pair padding,
              Pair output_padding, int64_t groups, bool bias, Pair dilation, Generator* g) {
             ConvTranspose2dOptions options{.groups = groups};
             copy_array(stride, options.stride), copy_array(padding, options.padding),
                 copy_array(dilation, options.dilation);
             copy_array(output_padding, options.output_padding);
-            new (l) Overridable<nn::ConvTranspose2d>(in, out, kernel, options, bias, generator_or_default(g));
+            const nn::Kernel2d taps(kernel[0], kernel[1]);
+            new (l) Overridable<nn::ConvTranspose2d>(in, out, taps, options, bias, generator_or_default(g));
           },
           nb::arg("in_channels"), nb::arg("out_channels"), nb::arg("kernel_size"), nb::arg("stride") = one,
           nb::arg("padding") = none, nb::arg("output_padding") = none, nb::arg("groups") = 1, nb::arg("bias") = true,

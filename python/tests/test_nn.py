@@ -209,3 +209,54 @@ def test_lengths_of_ctc_may_be_lists():
     targets = tessera.tensor([[1, 2, 3], [4, 4, 0]])
     of_tensors = nn.functional.ctc_loss(x, targets, tessera.tensor([7, 6]), tessera.tensor([3, 2]))
     assert nn.functional.ctc_loss(x, targets, [7, 6], (3, 2)).item() == of_tensors.item()
+
+
+def test_hooks_see_and_change_calls():
+    inner = nn.Linear(2, 3)
+    model = nn.Sequential(inner, nn.ReLU())  # which the library runs as one pass
+    x = tessera.tensor([[1.0, -2.0]])
+    plain = model(x).detach().numpy()
+    seen = []
+    before = inner.register_forward_pre_hook(lambda module, args: seen.append((type(module), len(args))))
+    after = inner.register_forward_hook(lambda module, args, output: seen.append(output.detach().numpy()))
+    np.testing.assert_allclose(model(x).detach().numpy(), plain, rtol=1e-6)
+    assert seen[0] == (nn.Linear, 1) and len(seen) == 2
+    np.testing.assert_allclose(np.maximum(seen[1], 0), plain, rtol=1e-6)
+    with inner.register_forward_hook(lambda module, args, output: output * 2):
+        np.testing.assert_allclose(model(x).detach().numpy(), 2 * plain, rtol=1e-6)
+    with inner.register_forward_pre_hook(lambda module, args: args[0] * 0):
+        np.testing.assert_allclose(model(x).detach().numpy(), np.maximum(inner.bias.detach().numpy(), 0)[None], rtol=1e-6)
+    before.remove(), after.remove()
+    before.remove()
+    seen.clear()
+    np.testing.assert_allclose(model(x).detach().numpy(), plain, rtol=1e-6)
+    assert not seen
+
+
+def test_hooks_of_python_modules_have_keywords():
+    model = Mlp()
+    x = tessera.ones(3, 2)
+    plain = model(x).detach().numpy()
+
+    def triple(module, args, kwargs):
+        return args, {**kwargs, "factor": 3.0}
+
+    with model.register_forward_pre_hook(triple, with_kwargs=True):
+        np.testing.assert_allclose(model(x).detach().numpy(), 3 * plain, rtol=1e-6)
+        with model.register_forward_hook(lambda module, args, kwargs, out: out * kwargs["factor"], with_kwargs=True):
+            np.testing.assert_allclose(model(x, factor=1.0).detach().numpy(), 9 * plain, rtol=1e-6)
+    with model.register_forward_hook(lambda *_: 1 / 0), pytest.raises(ZeroDivisionError):
+        model(x)
+    np.testing.assert_allclose(model(x).detach().numpy(), plain, rtol=1e-6)
+
+
+def test_convolutions_with_rectangular_kernels():
+    x = tessera.randn(2, 3, 7, 8)
+    layer = nn.Conv2d(3, 4, (3, 2), padding=(1, 0))
+    assert list(layer.weight.shape) == [4, 3, 3, 2] and list(layer(x).shape) == [2, 4, 7, 7]
+    expected = nn.functional.conv2d(x, layer.weight, layer.bias, padding=(1, 0))
+    np.testing.assert_allclose(layer(x).detach().numpy(), expected.detach().numpy(), rtol=1e-6)
+    assert list(nn.ConvTranspose2d(3, 4, (2, 5))(x).shape) == [2, 4, 8, 12]
+    assert list(nn.Conv2d(3, 4, 3)(x).shape) == [2, 4, 5, 6]
+    with pytest.raises(tessera.Error, match="kernel 0x2"):
+        nn.Conv2d(3, 4, (0, 2))

@@ -20,6 +20,12 @@ void check(bool ok, const std::string& message) {
   if (!ok) throw Error(message);
 }
 
+void check_convolution(std::string_view name, int64_t in, int64_t out, Kernel2d kernel, int64_t groups) {
+  const auto [rows, columns] = kernel.size;
+  check(in > 0 && out > 0 && rows > 0 && columns > 0 && groups > 0 && in % groups == 0 && out % groups == 0,
+        fmt::format("{}: {} to {} channels in {} groups, kernel {}x{}", name, in, out, groups, rows, columns));
+}
+
 // The activation that a module is, and nothing more; None where it is none.
 Activation activation_of(const Child<Module>& child) {
   const std::type_info& type = typeid(child.module());
@@ -32,6 +38,7 @@ Activation activation_of(const Child<Module>& child) {
 // next(module(x)), where the module has both in one pass.
 std::optional<Tensor> activated(const Child<Module>& child, const Child<Module>& next, const Tensor& x) {
   const Module& module = child.module();
+  if (module.has_hooks() || next.module().has_hooks()) return {};
   if (typeid(module) == typeid(BatchNorm2d) && typeid(next.module()) == typeid(ReLU6)) return clamp(module(x), 0, 6);
   const Activation activation = activation_of(next);
   if (activation == Activation::None) return {};
@@ -71,22 +78,20 @@ Embedding::Embedding(int64_t count, int64_t width, Generator& generator) {
   add_parameter("weight", weight);
 }
 
-Conv2d::Conv2d(int64_t in, int64_t out, int64_t kernel, const Conv2dOptions& options, bool bias, Generator& generator)
+Conv2d::Conv2d(int64_t in, int64_t out, Kernel2d kernel, const Conv2dOptions& options, bool bias, Generator& generator)
     : options(options) {
-  check(in > 0 && out > 0 && kernel > 0 && options.groups > 0 && in % options.groups == 0 && out % options.groups == 0,
-        fmt::format("Conv2d: {} to {} channels in {} groups, kernel {}", in, out, options.groups, kernel));
-  const int64_t channels = in / options.groups, fan_in = channels * kernel * kernel;
-  weight = add_parameter("weight", uniform_weight({out, channels, kernel, kernel}, fan_in, generator));
+  check_convolution("Conv2d", in, out, kernel, options.groups);
+  const int64_t channels = in / options.groups, fan_in = channels * kernel.taps();
+  weight = add_parameter("weight", uniform_weight({out, channels, kernel.size[0], kernel.size[1]}, fan_in, generator));
   if (bias) this->bias = add_parameter("bias", uniform_weight({out}, fan_in, generator));
 }
 
-ConvTranspose2d::ConvTranspose2d(int64_t in, int64_t out, int64_t kernel, const ConvTranspose2dOptions& options,
+ConvTranspose2d::ConvTranspose2d(int64_t in, int64_t out, Kernel2d kernel, const ConvTranspose2dOptions& options,
                                  bool bias, Generator& generator)
     : options(options) {
-  check(in > 0 && out > 0 && kernel > 0 && options.groups > 0 && in % options.groups == 0 && out % options.groups == 0,
-        fmt::format("ConvTranspose2d: {} to {} channels in {} groups, kernel {}", in, out, options.groups, kernel));
-  const int64_t channels = out / options.groups, fan_in = channels * kernel * kernel;
-  weight = add_parameter("weight", uniform_weight({in, channels, kernel, kernel}, fan_in, generator));
+  check_convolution("ConvTranspose2d", in, out, kernel, options.groups);
+  const int64_t channels = out / options.groups, fan_in = channels * kernel.taps();
+  weight = add_parameter("weight", uniform_weight({in, channels, kernel.size[0], kernel.size[1]}, fan_in, generator));
   if (bias) this->bias = add_parameter("bias", uniform_weight({out}, fan_in, generator));
 }
 

@@ -42,6 +42,9 @@ struct Module::State {
   NamedModules children;
   std::string name;
   bool training = true;
+  int64_t next_hook = 0;
+  std::map<int64_t, ForwardPreHook> pre_hooks;
+  std::map<int64_t, ForwardHook> hooks;
   std::atomic<bool> packs = false;
   std::mutex packing;
   std::vector<PackedCopy> copies;
@@ -115,6 +118,34 @@ Tensor Module::one_output(Tensors out) const {
   if (out.size() != 1)
     throw Error(fmt::format("{}: gives {} tensors, not one; call it with Tensors", title(), out.size()));
   return std::move(out[0]);
+}
+
+int64_t Module::register_forward_pre_hook(ForwardPreHook hook) {
+  if (!hook) throw Error(fmt::format("{}: a hook is empty", title()));
+  state_->pre_hooks.emplace(state_->next_hook, std::move(hook));
+  return state_->next_hook++;
+}
+int64_t Module::register_forward_hook(ForwardHook hook) {
+  if (!hook) throw Error(fmt::format("{}: a hook is empty", title()));
+  state_->hooks.emplace(state_->next_hook, std::move(hook));
+  return state_->next_hook++;
+}
+void Module::remove_hook(int64_t number) {
+  state_->pre_hooks.erase(number);
+  state_->hooks.erase(number);
+}
+bool Module::has_hooks() const { return !state_->pre_hooks.empty() || !state_->hooks.empty(); }
+const std::map<int64_t, ForwardPreHook>& Module::forward_pre_hooks() const { return state_->pre_hooks; }
+const std::map<int64_t, ForwardHook>& Module::forward_hooks() const { return state_->hooks; }
+
+// Copies are called: a hook may remove itself.
+Tensors Module::forward_with_hooks(Tensors in) const {
+  for (const auto& [number, hook] : std::map(state_->pre_hooks))
+    if (std::optional<Tensors> given = hook(*this, in)) in = std::move(*given);
+  Tensors out = forward(in);
+  for (const auto& [number, hook] : std::map(state_->hooks))
+    if (std::optional<Tensors> given = hook(*this, in, out)) out = std::move(*given);
+  return out;
 }
 
 Tensor call_activated(const Module& module, const Tensor& x, Activation activation, const Tensor& residual) {

@@ -73,6 +73,41 @@ TEST(Module, BackwardReachesTiedWeightsOnce) {
   EXPECT_FALSE(m.in->weight.grad().defined());
 }
 
+TEST(Module, HooksSeeAndChangeCalls) {
+  Generator g(1);
+  const auto inner = std::make_shared<Linear>(3, 3, true, g);
+  Sequential model;
+  model.append(Child<Linear>(inner));
+  model.append(ReLU());  // one pass with the layer before
+  const Tensor x = randn({2, 3}, g);
+  const auto plain = model(x).to_vector<float>();
+
+  std::vector<std::string> seen;
+  const int64_t before = inner->register_forward_pre_hook([&](const Module&, const Tensors& in) {
+    seen.push_back("in " + std::to_string(in.size()));
+    return std::optional<Tensors>();
+  });
+  const int64_t after = inner->register_forward_hook([&](const Module& module, const Tensors&, const Tensors& out) {
+    seen.push_back(module.name() + " gave " + std::to_string(out[0].numel()));
+    return std::optional<Tensors>();
+  });
+  EXPECT_TRUE(inner->has_hooks());
+  EXPECT_EQ(model(x).to_vector<float>(), plain);
+  EXPECT_EQ(seen, (std::vector<std::string>{"in 1", "0 gave 6"}));
+
+  const int64_t twice = inner->register_forward_hook(
+      [](const Module&, const Tensors&, const Tensors& out) { return std::optional<Tensors>({mul(out[0], 2)}); });
+  const auto doubled = model(x).to_vector<float>();
+  for (size_t i = 0; i < plain.size(); ++i) EXPECT_FLOAT_EQ(doubled[i], 2 * plain[i]);
+
+  for (const int64_t number : {before, after, twice, twice, int64_t{77}}) inner->remove_hook(number);
+  seen.clear();
+  EXPECT_FALSE(inner->has_hooks());
+  EXPECT_EQ(model(x).to_vector<float>(), plain);
+  EXPECT_TRUE(seen.empty());
+  EXPECT_THROW(inner->register_forward_hook({}), Error);
+}
+
 TEST(StateDict, RoundTripsThroughAFile) {
   TemporaryFolder folder;
   Generator g(3);

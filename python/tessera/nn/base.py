@@ -7,7 +7,7 @@ from ..creation import tensor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .._types import Any, Callable, DTypeLike, DeviceLike
+    from .._types import Any, Callable, DTypeLike, DeviceLike, Self
 
 Module = _C._nn.Module
 
@@ -112,6 +112,34 @@ def requires_grad_(self, requires_grad: bool = True) -> Module:
     return self
 
 
+class RemovableHandle:
+    """A hook of a module, which remove() takes away; as a context, at its end."""
+
+    def __init__(self, module: Module, number: int) -> None:
+        self.module, self.id = module, number
+
+    def remove(self) -> None:
+        self.module._remove_hook(self.id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.remove()
+
+
+def register_forward_pre_hook(self, hook: Callable[..., Any], *, with_kwargs: bool = False) -> RemovableHandle:
+    """Calls hook(module, args) before each call; with_kwargs: hook(module, args, kwargs). What it returns, if anything, takes
+    the place of the arguments."""
+    return RemovableHandle(self, self._register_forward_pre_hook(hook, with_kwargs))
+
+
+def register_forward_hook(self, hook: Callable[..., Any], *, with_kwargs: bool = False) -> RemovableHandle:
+    """Calls hook(module, args, output) after each call; with_kwargs: hook(module, args, kwargs, output). What it returns, if
+    anything, takes the place of the output."""
+    return RemovableHandle(self, self._register_forward_hook(hook, with_kwargs))
+
+
 def extra_repr(self) -> str:
     """What repr() says between the brackets: shapes of the module's own parameters."""
     return ", ".join(f"{name} {list(p.shape)}" for name, p in self.named_parameters() if "." not in name)
@@ -145,6 +173,7 @@ def __reduce_ex__(self, protocol) -> Any:
 
 Module._named_modules = Module.named_modules
 for _function in (__setattr__, to, cpu, cuda, half, bfloat16, float, double, modules, named_modules, buffers, get_parameter,
-                  apply, requires_grad_, extra_repr, replace, _see_children, __repr__, __reduce_ex__):
+                  apply, requires_grad_, register_forward_pre_hook, register_forward_hook, extra_repr, replace, _see_children,
+                  __repr__, __reduce_ex__):
     setattr(Module, _function.__name__, _function)
 Module.register_parameter, Module.register_module = Module.add_parameter, Module.add_module
