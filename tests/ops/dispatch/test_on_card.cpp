@@ -5,6 +5,7 @@
 #include "ops/on_card.h"
 #include "tessera/autograd.h"
 #include "tessera/ops_indexing.h"
+#include "tessera/ops_pool.h"
 #include "tessera/ops_signal.h"
 
 namespace tessera {
@@ -118,6 +119,47 @@ TEST_F(OnCardTest, FourierTransformsAsTheCpu) {
             expect_near(cast(back, Float64), grad({want}, {here}, {cast(weight, Float64)})[0], 4 * limit,
                         what + ", gradient");
           }
+}
+
+// Sizes at which lines and tiles end: of counts, places and running sums.
+TEST_F(OnCardTest, CountsAndPlacesAsTheCpu) {
+  Generator g(3);
+  for (const int64_t size : {1, 31, 256, 2049, 16383, 70001}) {
+    SCOPED_TRACE(size);
+    const Tensor ints = randint(0, size > 1000 ? 6000 : 7, {size}, g), there = ints.to(card());
+    const Unique want = unique(ints), got = unique(there);
+    expect_near(got.values, want.values, 0, "values");
+    expect_near(got.inverse, want.inverse, 0, "inverse");
+    expect_near(got.counts, want.counts, 0, "counts");
+    expect_near(unique(there, false).values, want.values, 0, "values alone");
+    expect_near(bincount(there), bincount(ints), 0, "bincount");
+    expect_near(bincount(there.to(Int32), {}, 9000), bincount(ints, {}, 9000), 0, "bincount, at least 9000");
+    const Tensor mask = lt(rand({size}, g), full({}, 0.3));
+    expect_near(nonzero(mask.to(card())), nonzero(mask), 0, "nonzero");
+    expect_near(cumsum(there, 0), cumsum(ints, 0), 0, "cumsum of integers");
+    const Tensor x = randn({size}, g);
+    expect_near(cumsum(x.to(card()), 0), cumsum(x, 0), 1e-6, "cumsum");
+    const Tensor rows = randn({3, size}, g), of_rows = rows.to(card());
+    expect_near(cumsum(of_rows, 1), cumsum(rows, 1), 1e-6, "cumsum of rows");
+    const Tensor here = x.clone().set_requires_grad(), on = x.to(card()).set_requires_grad(), weight = randn({size}, g);
+    const Tensor slope = grad({sort(here, 0, true).first}, {here}, {weight})[0];
+    expect_near(grad({sort(on, 0, true).first}, {on}, {weight.to(card())})[0], slope, 0, "gradient of sort");
+  }
+  EXPECT_THROW(bincount(full({1}, -1, Int64, card())), Error);
+}
+
+TEST_F(OnCardTest, FoldsWindowsAsTheCpu) {
+  Generator g(4);
+  for (const auto& [size, stride, dilation] : {std::tuple(9, 4, 1), {256, 64, 1}, {3, 1, 2}, {4, 6, 1}, {1, 1, 1}})
+    for (const int64_t dim : {0, 1}) {
+      SCOPED_TRACE(size);
+      const Tensor x = randn({700, 701}, g);
+      const Tensor here = x.clone().set_requires_grad(), there = x.to(card()).set_requires_grad();
+      const Tensor want = sliding_windows(here, {dim}, {size}, {stride}, {dilation});
+      const Tensor got = sliding_windows(there, {dim}, {size}, {stride}, {dilation});
+      const Tensor weight = randn(want.shape(), g);
+      expect_near(grad({got}, {there}, {weight.to(card())})[0], grad({want}, {here}, {weight})[0], 1e-5, "gradient");
+    }
 }
 
 }  // namespace
