@@ -17,7 +17,9 @@ struct CurlLibrary {
     timed_out = 28,
     too_many_redirects = 47,
     unknown_option = 48,
-    stopped = 42
+    stopped = 42,
+    bad_certificate = 60,
+    bad_ca_file = 77
   };
   enum Option : int {
     write_data = 10001,
@@ -39,6 +41,7 @@ struct CurlLibrary {
     protocols = 181,
     redirect_protocols = 182,
     path_as_is = 234,
+    ca_file = 10065,
     write_function = 20011,
     progress_function = 20219,
     aws_sigv4 = 10305

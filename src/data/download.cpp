@@ -121,6 +121,11 @@ Connection::Outcome Connection::get(const Store& store, const std::string& url, 
   set(CurlLibrary::progress_data, this);
   set(CurlLibrary::no_signals, 1L);
   set(CurlLibrary::path_as_is, 1L);
+  for (const char* variable : {"CURL_CA_BUNDLE", "SSL_CERT_FILE"})  // which the curl command knows, but not its library
+    if (const std::string file = environment_variable(variable); !file.empty()) {
+      set(CurlLibrary::ca_file, file.c_str());
+      break;
+    }
   set(CurlLibrary::user_agent, "tessera");
   const long kinds = url.starts_with("https") ? CurlLibrary::kHttps : CurlLibrary::kHttp | CurlLibrary::kHttps;
   set(CurlLibrary::protocols, kinds);
@@ -157,6 +162,8 @@ Connection::Outcome Connection::judge(int result, const Patience& patience) {
     case CurlLibrary::unsupported_protocol:
     case CurlLibrary::bad_url:
     case CurlLibrary::too_many_redirects:
+    case CurlLibrary::bad_certificate:
+    case CurlLibrary::bad_ca_file:
       return {Outcome::Refused, *error_ ? error_ : curl_.error_text(result)};
     default:
       return {Outcome::Again, *error_ ? error_ : curl_.error_text(result)};

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "data/store.h"
+#include "tessera/error.h"
 #include "tessera/remote.h"
 
 namespace tessera {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "core/util/disk_cache.h"
@@ -122,7 +123,7 @@ std::unique_ptr<ShardCache::Incoming> ShardCache::receive(const std::string& nam
     }
     if (!locked && !patience.wait(kLockPause))
       throw FileError(
-          fmt::format("not there after {} s, in which another process was downloading it", patience.deadline));
+          fmt::format("not there after {} s, in which another download of it did not end", patience.deadline));
     if (!locked && use(name)) return nullptr;
   }
 }

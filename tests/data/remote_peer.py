@@ -5,6 +5,7 @@ import http.server
 import json
 import logging
 import os
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,7 @@ STEPS = ["--steps", "6", "--layers", "1", "--heads", "2", "--width", "16", "--bl
 
 
 def run(*arguments, **variables):
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "S3_"))}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "S3_", "CURL_", "SSL_", "TESSERA_"))}
     command = [TESSERA, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=environment | variables, timeout=300)
 
@@ -116,6 +117,24 @@ def a_disk_that_fills_is_one_line(folder, address):
     assert result.stderr.endswith(": No space left on device\n"), result.stderr
 
 
+def certificates_are_checked(folder):
+    """Of https://, by the system's authorities or by those that a variable names."""
+    os.mkdir(f"{folder}/tls")
+    key, certificate = f"{folder}/tls/key.pem", f"{folder}/tls/certificate.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate, "-days", "1",
+                    "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Files, directory=folder))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"https://127.0.0.1:{server.server_port}/lines here"
+    assert "certificate" in refused("data", "info", address, "--deadline", 10)
+    for variable in ("CURL_CA_BUNDLE", "SSL_CERT_FILE"):
+        assert checked("data", "info", address, **{variable: certificate}) == checked("data", "info", f"{folder}/lines here")
+    print("https: a certificate of nobody is refused")
+
+
 def s3_is_read(folder):
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(port=0)
@@ -176,6 +195,7 @@ def main():
         missing = refused("data", "info", f"{address}/lines here", TESSERA_CURL="libnone.so")
         assert missing.endswith("libnone.so was not found: install libcurl, or let TESSERA_CURL name it\n"), missing
         print("http: info, verify, read, training on one and two ranks; shared downloads, a limit, a full disk, no libcurl")
+        certificates_are_checked(folder)
         s3_is_read(folder)
 
 
