@@ -32,7 +32,7 @@ void clear() {
 void add_cache(Command app) {
   const Command command = app.command("cache", "Look after what is kept on disk between runs.");
   command.require_command();
-  const Command sub = command.command("clear", "Remove compiled kernels and measured picks.");
+  const Command sub = command.command("clear", "Remove compiled kernels, measured picks and shards of other machines.");
   auto options = std::make_shared<CommonOptions>();
   options->add_to(sub, false);
   sub.run([options] {

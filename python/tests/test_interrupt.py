@@ -46,6 +46,16 @@ except KeyboardInterrupt:
     print("stopped", (tessera.ones(3) + 1).sum().item())
 """
 
+DOWNLOAD = START + """
+import socket, tempfile
+listener = socket.create_server(("127.0.0.1", 0))  # which never answers
+begin()
+try:
+    tessera.data.MdsReader(f"http://127.0.0.1:{listener.getsockname()[1]}/x", cache=tempfile.gettempdir() + "/none")
+except KeyboardInterrupt:
+    print("stopped", (tessera.ones(3) + 1).sum().item())
+"""
+
 
 def varint(n):
     out = b""
@@ -85,7 +95,7 @@ def endless_model():
     return field(1, 8) + field(7, graph) + field(8, field(1, "") + field(2, 17))
 
 
-@pytest.mark.parametrize("program", [BACKWARD, LOOP, PRODUCTS], ids=["backward", "model", "products"])
+@pytest.mark.parametrize("program", [BACKWARD, LOOP, PRODUCTS, DOWNLOAD], ids=["backward", "model", "products", "download"])
 def test_control_c_ends_long_work(program, tmp_path):
     path = tmp_path / "loop.onnx"
     path.write_bytes(endless_model())
