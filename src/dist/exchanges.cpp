@@ -131,6 +131,7 @@ void Exchanges::exchange(Flows& flows) {
       if (static_cast<int>(p) == rank_) continue;
       flows.out[p].pieces.insert(flows.out[p].pieces.begin(), {&mine_, sizeof mine_});
       flows.in[p].pieces.insert(flows.in[p].pieces.begin(), {&said_[p], sizeof(Said)});
+      ++flows.out[p].second, ++flows.in[p].second;
     }
   const int64_t came = is_first_ ? now_ns() : 0;  // later exchanges of a call wait for the same work
   uint8_t phases[kMaxRanks];
@@ -190,6 +191,7 @@ void Exchanges::combine_in_chunks(const Call& call, std::span<const Segment> dat
       stretch.pieces(chunk.begin_of(r), chunk.end_of(r), [&](char* piece, int64_t n) { out.add(piece, n); });
       parts[static_cast<size_t>(r)] = parts_.data() + r * most;
       in.add(parts[static_cast<size_t>(r)], mine);
+      out.begin_second(), in.begin_second();
       if (takes_sums(r)) out.add(sums, before.bytes_of(rank_));
       if (takes_sums(rank_))
         stretch.pieces(before.begin_of(r), before.end_of(r), [&](char* piece, int64_t n) { in.add(piece, n); });

@@ -34,11 +34,13 @@ class Exchanges : public Engine {
   /// Bytes to a rank or from it.
   struct Flow {
     std::vector<iovec> pieces;
-    size_t at = 0;  // the next of them
+    size_t at = 0;      // the next of them
+    size_t second = 0;  // where a part begins that may be a message of its own: as many bytes for both ranks
     bool ended() const { return at == pieces.size(); }
     void add(const void* data, int64_t bytes) {
       if (bytes > 0) pieces.push_back({const_cast<void*>(data), static_cast<size_t>(bytes)});
     }
+    void begin_second() { second = pieces.size(); }
   };
   /// Of an exchange, for each rank.
   struct Flows {

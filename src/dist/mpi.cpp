@@ -15,7 +15,8 @@ namespace tessera::dist {
 namespace {
 
 constexpr const char* kPlugin = "libtessera_mpi.so";
-constexpr int kGroupBits = 16;  // of a tag; above them the rank that made the group, below the purpose
+constexpr int kGroupBits = 16;         // of a tag; above them the rank that made the group, below the purpose
+constexpr int64_t kAwake = 2'000'000;  // nanoseconds, in which others may have the processor but MPI goes on
 constexpr auto kNap = std::chrono::microseconds(50);
 
 /// MPI, once it was looked for.
@@ -68,6 +69,12 @@ MpiLibrary& mpi_library() {
     return made;
   }();
   return *opened;
+}
+
+// A moment of one that has waited since then: messages move while MPI is called.
+void rest(int64_t began) {
+  if (now_ns() - began < kAwake) std::this_thread::yield();
+  else std::this_thread::sleep_for(kNap);
 }
 
 int tag_of(uint64_t group) {
@@ -127,22 +134,22 @@ void Mpi::Message::drop() {
 void Mpi::begin(const Flows& flows, int peer) {
   const Flow &out = flows.out[static_cast<size_t>(peer)], &in = flows.in[static_cast<size_t>(peer)];
   Link& link = *links_[static_cast<size_t>(peer)];
-  const int other = rank_of(peer);
-  const size_t first = is_first();
   link.has_begun = true;
-  if (first) {
-    link.says.begin(true, out.pieces.data(), 1, other, tag_);
-    link.hears.begin(false, in.pieces.data(), 1, other, tag_);
+  if (is_first()) {
+    link.says.begin(true, out.pieces.data(), 1, rank_of(peer), tag_);
+    link.hears.begin(false, in.pieces.data(), 1, rank_of(peer), tag_);
   }
-  if (out.pieces.size() > first)
-    link.out.begin(true, out.pieces.data() + first, out.pieces.size() - first, other, tag_);
-  if (!first) begin_in(in, peer);
+  begin_parts(true, out, peer);
+  if (!is_first()) begin_parts(false, in, peer);
 }
 
-void Mpi::begin_in(const Flow& in, int peer) {
-  if (!in.ended())
-    links_[static_cast<size_t>(peer)]->in.begin(false, in.pieces.data() + in.at, in.pieces.size() - in.at,
-                                                rank_of(peer), tag_);
+// A part is a message: where it lies in one piece, MPI need not pack it.
+void Mpi::begin_parts(bool is_out, const Flow& flow, int peer) {
+  Link& link = *links_[static_cast<size_t>(peer)];
+  const size_t begins[] = {is_first(), flow.second, flow.pieces.size()};
+  for (size_t part = 0; part < 2; ++part)
+    if (const size_t at = begins[part], n = begins[part + 1] - at; n > 0)
+      (is_out ? link.out : link.in)[part].begin(is_out, flow.pieces.data() + at, n, rank_of(peer), tag_);
 }
 
 bool Mpi::advance(Flows& flows, int peer) {
@@ -153,13 +160,17 @@ bool Mpi::advance(Flows& flows, int peer) {
     return true;
   }
   bool goes_on = false;
-  if (link.says.ends()) goes_on = true, ++out.at;
-  if (link.out.ends()) goes_on = true, out.at += out.pieces.size() - is_first();
-  if (link.hears.ends()) {
-    goes_on = true, in.at = 1;
-    if (calls_alike(peer)) begin_in(in, peer);
-  } else if (link.in.ends()) {
-    goes_on = true, in.at = in.pieces.size();
+  const auto ended = [&](Message& message, Flow& flow, size_t pieces) {
+    if (!message.ends()) return false;
+    flow.at += pieces;
+    return goes_on = true;
+  };
+  ended(link.says, out, 1);
+  if (ended(link.hears, in, 1) && calls_alike(peer)) begin_parts(false, in, peer);
+  for (const size_t part : {0, 1}) {
+    const auto pieces = [&](const Flow& f) { return part ? f.pieces.size() - f.second : f.second - is_first(); };
+    ended(link.out[part], out, pieces(out));
+    ended(link.in[part], in, pieces(in));
   }
   return goes_on;
 }
@@ -167,7 +178,7 @@ bool Mpi::advance(Flows& flows, int peer) {
 void Mpi::exchange(Flows& flows) {
   const auto end = [&] {
     for (const auto& link : links_) {
-      for (Message* m : {&link->says, &link->out, &link->hears, &link->in}) m->drop();
+      for (Message* m : {&link->says, &link->hears, link->out, link->out + 1, link->in, link->in + 1}) m->drop();
       link->has_begun = false;
     }
   };
@@ -182,7 +193,7 @@ void Mpi::exchange(Flows& flows) {
 
 void Mpi::sleep(const Flows&, int other, int64_t began) {
   const Control::Waiting waiting(*control_, self(), rank_of(other), began);
-  std::this_thread::sleep_for(kNap);
+  rest(began);
   control_->look(began, self(), rank_of(other));
 }
 
@@ -193,7 +204,7 @@ void Mpi::wait(Message& message, int peer) {
   std::optional<Control::Waiting> waiting;
   while (!message.ends()) {
     if (!waiting) waiting.emplace(*control_, self(), rank_of(peer), began);
-    std::this_thread::sleep_for(kNap);
+    rest(began);
     control_->look(began, self(), rank_of(peer));
   }
 }
@@ -201,10 +212,10 @@ void Mpi::wait(Message& message, int peer) {
 void Mpi::send(const char* data, int64_t bytes, int to) {
   control_->check();
   const CallLog::Scope logged(log_, message(Call::Kind::Send, bytes, to));
-  const iovec head{&bytes, sizeof bytes}, rest{const_cast<char*>(data), static_cast<size_t>(bytes)};
+  const iovec head{&bytes, sizeof bytes}, tail{const_cast<char*>(data), static_cast<size_t>(bytes)};
   Message says, out;
   says.begin(true, &head, 1, rank_of(to), tag_ + 1);
-  if (bytes > 0) out.begin(true, &rest, 1, rank_of(to), tag_ + 1);
+  if (bytes > 0) out.begin(true, &tail, 1, rank_of(to), tag_ + 1);
   wait(says, to);
   if (bytes > 0) wait(out, to);
 }
@@ -213,14 +224,14 @@ void Mpi::recv(char* data, int64_t bytes, int from) {
   control_->check();
   const CallLog::Scope logged(log_, message(Call::Kind::Recv, bytes, from));
   int64_t sent = 0;
-  const iovec head{&sent, sizeof sent}, rest{data, static_cast<size_t>(bytes)};
+  const iovec head{&sent, sizeof sent}, tail{data, static_cast<size_t>(bytes)};
   Message hears, in;
   hears.begin(false, &head, 1, rank_of(from), tag_ + 1);
   wait(hears, from);
   if (sent != bytes)
     throw Error(fmt::format("recv: {} bytes were expected of rank {}, which sent {}", bytes, from, sent));
   if (bytes == 0) return;
-  in.begin(false, &rest, 1, rank_of(from), tag_ + 1);
+  in.begin(false, &tail, 1, rank_of(from), tag_ + 1);
   wait(in, from);
 }
 

@@ -40,9 +40,9 @@ class Mpi final : public Exchanges {
    private:
     void* request_ = nullptr;
   };
-  /// Of an exchange with one rank: what it begins with, and the rest.
+  /// Of an exchange with one rank: what it begins with, and the two parts of the rest.
   struct Link {
-    Message says, out, hears, in;
+    Message says, hears, out[2], in[2];
     bool has_begun = false;
   };
 
@@ -50,7 +50,7 @@ class Mpi final : public Exchanges {
   void sleep(const Flows& flows, int other, int64_t began) override;
   void exchange(Flows& flows) override;
   void begin(const Flows& flows, int peer);
-  void begin_in(const Flow& in, int peer);
+  void begin_parts(bool is_out, const Flow& flow, int peer);
   void wait(Message& message, int peer);
 
   int tag_;  // of collectives; the next one is that of messages
