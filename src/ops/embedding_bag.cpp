@@ -1,9 +1,12 @@
 // Embeddings with padding, and embeddings reduced by bags.
 #include <cmath>
 
+#include "core/attrs.h"
 #include "core/capture_state.h"
 #include "ops/check.h"
 #include "ops/gradient.h"
+#include "ops/on_host.h"
+#include "ops/op_table.h"
 #include "ops/precise.h"
 #include "tessera/autograd.h"
 #include "tessera/ops_indexing.h"
@@ -78,6 +81,66 @@ Tensor reduced_bags(const Tensor& rows, const Bags& bags, BagMode mode) {
   return slice(y, 0, 0, bags.count);
 }
 
+// ---- sums of rows where they lie: as operators, the rows would be written and read again
+
+int64_t checked_row(int64_t row, int64_t rows) {
+  if (row < 0 || row >= rows) fail("embedding", "index {} is out of range for size {}", row, rows);
+  return row;
+}
+
+// to[width] = the sum of rows of weight times a factor, some columns at a time.
+template <class T, class Index>
+void add_rows(const T* weight, int64_t width, const Index* index, int64_t count, T factor, T* to) {
+  constexpr int64_t some = 16;
+  for (int64_t first = 0; first < width; first += some) {
+    T sums[some] = {};
+    const int64_t columns = std::min(some, width - first);
+    for (int64_t i = 0; i < count; ++i) {
+      const T* const row = weight + static_cast<int64_t>(index[i]) * width + first;
+      if (columns == some)
+        for (int64_t k = 0; k < some; ++k) sums[k] += row[k];
+      else
+        for (int64_t k = 0; k < columns; ++k) sums[k] += row[k];
+    }
+    for (int64_t k = 0; k < columns; ++k) to[first + k] = sums[k] * factor;
+  }
+}
+
+bool sums_on_host(const Tensor& index, const Tensor& weight, const EmbeddingBagOptions& o) {
+  const bool plain = index.dim() == 2 && !o.per_sample_weights.defined() && !o.padding_idx && o.mode != BagMode::Max;
+  return plain && on_host(weight) && on_host(index) && (weight.dtype() == Float32 || weight.dtype() == Float64) &&
+         index.size(1) > 0;
+}
+
+// Index [bags, n] of rows of weight -> their sums times a factor, [bags, width].
+Tensor host_bags(const Tensor& index, const Tensor& weight, double factor) {
+  const auto forward = [factor](const Tensors& in) {
+    const Tensor places = contiguous(in[0]), rows = contiguous(in[1]);
+    const int64_t n = places.size(1), width = rows.size(1), count = rows.size(0);
+    const Tensor y = empty({places.shape()[0], rows.shape()[1]}, rows.dtype());
+    const auto run = [&]<class T, class Index>(const T* from, const Index* index, T* to) {
+      each_part(places.size(0), n * width, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin * n; i < end * n; ++i) checked_row(static_cast<int64_t>(index[i]), count);
+        for (int64_t i = begin; i < end; ++i)
+          add_rows(from, width, index + i * n, n, static_cast<T>(factor), to + i * width);
+      });
+    };
+    const auto by_index = [&]<class T>(const T* from, T* to) {
+      if (places.dtype() == Int64) run(from, places.data<int64_t>(), to);
+      else run(from, places.data<int32_t>(), to);
+    };
+    if (rows.dtype() == Float64) by_index(rows.data<double>(), y.data<double>());
+    else by_index(rows.data<float>(), y.data<float>());
+    return Tensors{y};
+  };
+  const auto backward = [factor](const Tensors& in, const Tensors&, const Tensors& grads) {
+    const Tensor each = expand(unsqueeze(grads[0] * factor, 1), {in[0].shape()[0], in[0].shape()[1], in[1].shape()[1]});
+    return Tensors{{},
+                   dispatch_one(find_op("embedding_backward"), {in[0], each}, ScatterAttrs{0, in[1].shape()[0], 0, 1})};
+  };
+  return custom_function(std::string(kBag), {index, weight}, forward, backward)[0];
+}
+
 }  // namespace
 
 Tensor embedding(const Tensor& index, const Tensor& weight, int64_t padding_idx) {
@@ -97,6 +160,8 @@ Tensor embedding_bag(const Tensor& index, const Tensor& weight, const EmbeddingB
   if (factors.defined() && o.mode != BagMode::Sum) fail(kBag, "per_sample_weights are for sums");
   if (factors.defined()) require_shape(kBag, "per_sample_weights", factors.meta(), index.shape());
 
+  if (sums_on_host(index, weight, o))
+    return host_bags(index, weight, o.mode == BagMode::Mean ? 1.0 / static_cast<double>(index.size(1)) : 1.0);
   Tensor counted;
   if (o.padding_idx)
     counted = ne(index, number_like(index, static_cast<double>(padding_row(kBag, weight, *o.padding_idx))));

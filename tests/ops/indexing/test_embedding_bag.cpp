@@ -95,6 +95,30 @@ TEST(EmbeddingBag, TakesRowsAndFactors) {
   expect_gradients(bag, {c.weight, c.factors}, "embedding_bag");
 }
 
+TEST(EmbeddingBag, AddsRowsWhereTheyLie) {
+  Generator g(5);
+  for (const int64_t width : {1, 16, 37}) {
+    const Tensor weight = normal64({7, width}, g), flat = indices({33}, 7, g), index = reshape(flat, {11, 3});
+    for (const BagMode mode : {BagMode::Sum, BagMode::Mean}) {
+      std::vector<double> want;
+      for (int64_t b = 0; b < 11; ++b) {
+        const int64_t* const rows = flat.data<int64_t>() + 3 * b;
+        for (const double v : bag_at(weight, {rows, rows + 3}, {1, 1, 1}, mode, -1)) want.push_back(v);
+      }
+      const EmbeddingBagOptions o{.mode = mode};
+      const Tensor apart = reshape(stack({weight, weight}, 2), {7, 2 * width}).slice(1, 0, 2 * width, 2);
+      for (const Tensor& w : {weight, apart, weight.to(Float32)})
+        for (const Tensor& i : {index, index.to(Int32)}) expect_elements(embedding_bag(i, w, o), want, "embedding_bag");
+      expect_gradients([&](const Tensors& in) { return embedding_bag(index, in[0], o); }, {weight}, "embedding_bag");
+    }
+  }
+  for (const int64_t row : {-1, 7})
+    EXPECT_EQ(error_of([&] {
+                embedding_bag(full({2, 2}, static_cast<double>(row), Int64), zeros({7, 5}));
+              }),
+              "embedding: index " + std::to_string(row) + " is out of range for size 7");
+}
+
 TEST(EmbeddingBag, OfNothingIsZero) {
   const Tensor weight = ones({6, 5});
   for (BagMode mode : {BagMode::Sum, BagMode::Mean, BagMode::Max}) {
