@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Trains the same small network by PyTorch's DistributedDataParallel over Gloo and by tessera's DataParallel, and compares
-the gradients and parameters of every step; the same of post-local SGD, in one level and in two. Then compares the steps at which 200 random hierarchies
-average with PyTorch's HierarchicalModelAverager.
+the gradients and parameters of every step; the same of post-local SGD, in one level and in two. Then compares the steps at
+which 200 random hierarchies average with PyTorch's HierarchicalModelAverager.
 
-usage: ddp_tests.py [--ranks N...] [--steps N]
+usage: ddp_tests.py [--ranks N...] [--steps N] [--cases NAME...]
 
 Cases of training: as it is; buckets of a few bytes; gradients accumulated under no_sync(); parameters that some ranks, or all of them, do
-not use in a step; a norm over the batches of all ranks. The last line is 'N passed, N failed'. Needs torch, numpy, the package
-of tessera and build/tessera; it is no part of the other tests.
+not use in a step; a norm over the batches of all ranks. The last line is 'N passed, N failed'. Needs torch (Debian's
+python3-torch will do), numpy, the package of tessera and build/tessera; it is no part of the other tests.
 """
 import argparse
 import os
@@ -118,8 +118,8 @@ def train_torch(case, rank, ranks, steps):
         from torch.distributed.algorithms.model_averaging import averagers, hierarchical_model_averager
 
         def block(group_size, group=None):  # torch.distributed.new_subgroups insists on GPUs
-            return torch.distributed.new_subgroups_by_enumeration(
-                [list(range(first, first + group_size)) for first in range(0, ranks, group_size)])
+            all_of = [torch.distributed.new_group(list(range(first, first + group_size))) for first in range(0, ranks, group_size)]
+            return all_of[rank // group_size], all_of
 
         torch.distributed.new_subgroups = block
         pairs = case != "local"
@@ -239,9 +239,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3])
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--cases", nargs="+", default=CASES, choices=CASES)
     options = parser.parse_args()
     counts = [0, 0]
-    for case in CASES:
+    for case in options.cases:
         for ranks in {"local_pairs": [2, 4], "local_levels": [4]}.get(case, options.ranks):
             with tempfile.TemporaryDirectory() as folder:
                 found = list(differences(case, ranks, options.steps, Path(folder)))

@@ -48,35 +48,39 @@ struct Optimizers {
 };
 
 Trained train_as_ranks(int ranks, const Options& o, const Optimizers& optimizers = {},
-                       const std::function<void(int rank, int64_t step)>& on_step = {}, int64_t stop_at = 0) {
+                       const std::function<void(int rank, int64_t step)>& on_step = {}, int64_t stop_at = 0,
+                       const dist::WorldOptions& world_options = {}) {
   Trained out;
   out.parameters.resize(static_cast<size_t>(ranks));
   out.losses.resize(static_cast<size_t>(ranks));
-  dist::run_ranks(ranks, [&](const dist::World& world) {
-    Generator g(1);
-    RoughSums model(g);
-    std::unique_ptr<optim::Optimizer> optimizer;
-    if (optimizers.adam)
-      optimizer = std::make_unique<optim::Adam>(model.parameters(), optim::AdamOptions{optimizers.lr});
-    else optimizer = std::make_unique<optim::SGD>(model.parameters(), optim::SGDOptions{optimizers.lr});
-    const Work work{.batches = rough_sums,
-                    .loss = [&](const Tensors& b) { return mse_loss(model(b[0]), b[1]); },
-                    .validation = [](int64_t i) { return rough_sums(1000000 + i); },
-                    .validation_batches = 64};
-    std::atomic<bool> stop = false;
-    Callbacks callbacks;
-    callbacks.stop = &stop;
-    callbacks.on_step = [&](const StepInfo& s) {
-      if (on_step) on_step(world.rank(), s.step);
-      if (world.rank() == ranks - 1 && s.step == stop_at) stop = true;
-    };
-    Result mine = Trainer(model, *optimizer, work, o, &world).run(callbacks);
-    const auto at = static_cast<size_t>(world.rank());
-    for (const auto& [name, t] : model.state_dict())
-      for (const float x : cast(t, Float32).to_vector<float>()) out.parameters[at].push_back(x);
-    for (const StepInfo& s : mine.steps) out.losses[at].push_back(s.loss);
-    if (world.rank() == 0) out.result = std::move(mine);
-  });
+  dist::run_ranks(
+      ranks,
+      [&](const dist::World& world) {
+        Generator g(1);
+        RoughSums model(g);
+        std::unique_ptr<optim::Optimizer> optimizer;
+        if (optimizers.adam)
+          optimizer = std::make_unique<optim::Adam>(model.parameters(), optim::AdamOptions{optimizers.lr});
+        else optimizer = std::make_unique<optim::SGD>(model.parameters(), optim::SGDOptions{optimizers.lr});
+        const Work work{.batches = rough_sums,
+                        .loss = [&](const Tensors& b) { return mse_loss(model(b[0]), b[1]); },
+                        .validation = [](int64_t i) { return rough_sums(1000000 + i); },
+                        .validation_batches = 64};
+        std::atomic<bool> stop = false;
+        Callbacks callbacks;
+        callbacks.stop = &stop;
+        callbacks.on_step = [&](const StepInfo& s) {
+          if (on_step) on_step(world.rank(), s.step);
+          if (world.rank() == ranks - 1 && s.step == stop_at) stop = true;
+        };
+        Result mine = Trainer(model, *optimizer, work, o, &world).run(callbacks);
+        const auto at = static_cast<size_t>(world.rank());
+        for (const auto& [name, t] : model.state_dict())
+          for (const float x : cast(t, Float32).to_vector<float>()) out.parameters[at].push_back(x);
+        for (const StepInfo& s : mine.steps) out.losses[at].push_back(s.loss);
+        if (world.rank() == 0) out.result = std::move(mine);
+      },
+      world_options);
   for (const std::vector<float>& one : out.parameters) EXPECT_EQ(one, out.parameters[0]);
   return out;
 }
@@ -119,6 +123,7 @@ TEST(LocalTraining, GoesOnAsIfItHadNotStopped) {
         {.hierarchy = parse_hierarchy("2:2,4:4"), .warmup = 2, .gradients_within = 2, .outer_momentum = 0.7}}) {
     Options o = local_options(4, local);
     o.save = steps(5);
+    if (local.outer_momentum > 0) o.amp = Amp::Float16;
     o.checkpoint = folder / "whole";
     const Trained whole = train_as_ranks(4, o);
     o.checkpoint = folder / "parts";
@@ -142,6 +147,54 @@ TEST(LocalTraining, GoesOnAsIfItHadNotStopped) {
   }
 }
 
+// Batch i has 1 to 5 rows.
+Result train_rows(const Options& o, std::vector<float>* parameters = nullptr) {
+  Result out;
+  dist::run_ranks(2, [&](const dist::World& world) {
+    Generator g(1);
+    nn::Linear model(6, 1, true, g);
+    optim::Adam optimizer(model.parameters(), {.lr = 1e-2});
+    const Work work{.batches =
+                        [](int64_t i) {
+                          const Tensors all = rough_sums(i);
+                          return Tensors{all[0].slice(0, 0, 1 + i % 5), all[1].slice(0, 0, 1 + i % 5)};
+                        },
+                    .loss = [&](const Tensors& b) { return mse_loss(model(b[0]), b[1]); },
+                    .count = [](const Tensors& b) { return b[0].size(0); },
+                    .epoch = 8};
+    Result mine = Trainer(model, optimizer, work, o, &world).run();
+    if (world.rank() > 0) return;
+    if (parameters) *parameters = model.weight.detach().to_vector<float>();
+    out = std::move(mine);
+  });
+  return out;
+}
+
+TEST(LocalTraining, CountsTheItemsOfAllRanks) {
+  Options o = local_options(2, {.hierarchy = {{4, 0}}});
+  o.accumulate = 4;
+  o.until = steps(6);
+  int64_t items = 0;
+  for (int i = 0; i < 24; ++i) items += 1 + i % 5;
+  EXPECT_EQ(train_rows(o).items, items);
+  o.until = epochs(3);
+  EXPECT_EQ(train_rows(o).items, items);
+  std::vector<float> warm, plain;
+  o.local_sgd->warmup = 6;
+  EXPECT_EQ(train_rows(o, &warm).items, items);
+  o.local_sgd = {};
+  EXPECT_EQ(train_rows(o, &plain).items, items);
+  EXPECT_EQ(warm, plain);
+  o.local_sgd = dist::LocalSGDOptions{};
+  o.until = Every{100, Every::Unit::Items};
+  try {
+    train_rows(o);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "train: with local SGD an interval in items needs batches that all have as many");
+  }
+}
+
 TEST(LocalTraining, StopsWhereAllRanksMeet) {
   TemporaryFolder folder;
   Options o = local_options(2, {.hierarchy = {{4, 0}}});
@@ -155,11 +208,15 @@ TEST(LocalTraining, StopsWhereAllRanksMeet) {
 
 TEST(LocalTraining, NotesWhatEachRankTook) {
   Options o = local_options(2, {.hierarchy = {{4, 0}}});
-  for (const bool local : {true, false}) {
-    if (!local) o.local_sgd = {};
-    const Result r = train_as_ranks(2, o, {}, [](int rank, int64_t step) {
-                       if (rank == 1 && step == 6) std::this_thread::sleep_for(std::chrono::milliseconds(300));
-                     }).result;
+  for (const char* engine : {"neighbours", "tcp", ""}) {
+    if (!*engine) o.local_sgd = {};
+    const Result r = train_as_ranks(2, o, {},
+                                    [](int rank, int64_t step) {
+                                      if (rank == 1 && step == 6)
+                                        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+                                    },
+                                    0, {.engine = engine})
+                         .result;
     ASSERT_EQ(r.own_ms.size(), 2u);
     ASSERT_EQ(r.own_ms[0].size(), 12u);
     EXPECT_GT(r.own_ms[1][5], 290);
