@@ -46,6 +46,9 @@ MemoryStats memory_stats(Device device = cpu());
 void reset_peak_memory(Device device = cpu());
 /// Returns cached memory to the system.
 void empty_cache(Device device = cpu());
+/// The most bytes that tensors of a device may hold together: beyond them OutOfMemoryError. 0: what there is. At first
+/// the variable TESSERA_MEMORY_LIMIT, of each device: a number of bytes, or of K, M or G. Throws Error below 0.
+void set_memory_limit(int64_t bytes, Device device = cpu());
 
 class Tensor;
 struct AutogradMeta;

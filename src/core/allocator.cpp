@@ -20,6 +20,7 @@
 #include "core/util/allocation_limit.h"
 #include "core/util/bytes.h"
 #include "core/util/debug.h"
+#include "core/util/memory_limit.h"
 #include "core/util/observers.h"
 #include "tessera/tensor.h"
 
@@ -77,6 +78,7 @@ class CachingAllocator {
       throw OutOfMemoryError(fmt::format("out of memory: {} asked for", describe_bytes(bytes)));
     SizeClass c = size_class(bytes);
     std::lock_guard lock(mutex_);
+    limit_.check(bytes, stats_.allocated, "cpu");
     auto& free = free_[c.index];
     void* p = nullptr;
     if (!free.empty()) {
@@ -114,6 +116,10 @@ class CachingAllocator {
   MemoryStats stats() {
     std::lock_guard lock(mutex_);
     return stats_;
+  }
+  void set_limit(int64_t bytes) {
+    std::lock_guard lock(mutex_);
+    limit_.set(bytes);
   }
   void reset_peak() {
     std::lock_guard lock(mutex_);
@@ -178,6 +184,7 @@ class CachingAllocator {
   std::mutex mutex_;
   std::array<std::vector<void*>, 64 * 9> free_;
   MemoryStats stats_;
+  MemoryLimit limit_;
   char* slab_ = nullptr;
   size_t slab_left_ = 0;
 };
@@ -282,6 +289,11 @@ void reset_peak_memory(Device device) {
   if (device.meta) return meta_peak.store(meta_bytes);
   if (device.is_gpu()) gpu::state(device).allocator.reset_peak();
   else CachingAllocator::get().reset_peak();
+}
+void set_memory_limit(int64_t bytes, Device device) {
+  if (device.meta) throw Error("set_memory_limit: " + to_string(device) + " has no memory");
+  if (device.is_gpu()) gpu::state(device).allocator.set_limit(bytes);
+  else CachingAllocator::get().set_limit(bytes);
 }
 void empty_cache(Device device) {
   if (device.meta) return;

@@ -102,6 +102,22 @@ TEST_F(FakeGpu, OutOfMemoryComesAfterTheCacheWasEmptied) {
   EXPECT_EQ(ones({3}).sum().item(), 3);  // and the CPU goes on
 }
 
+TEST_F(FakeGpu, TensorsHoldNoMoreThanALimitAllows) {
+  set_memory_limit(1000, device);
+  {
+    const Tensor held = empty({600}, UInt8, device);
+    EXPECT_EQ(error_of([&] { empty({401}, UInt8, device); }),
+              "out of memory on hip:0: 401 bytes (0.00 GiB) asked for, 600 bytes (0.00 GiB) held by tensors, "
+              "1000 bytes (0.00 GiB) allowed");
+    EXPECT_EQ(empty({400}, UInt8, device).numel(), 400);
+  }
+  EXPECT_EQ(empty({1000}, UInt8, device).numel(), 1000);
+  EXPECT_EQ(error_of([&] { set_memory_limit(-1, device); }), "set_memory_limit: -1 bytes are less than none");
+  EXPECT_EQ(error_of([&] { set_memory_limit(1, meta(device)); }), "set_memory_limit: meta(hip:0) has no memory");
+  set_memory_limit(0, device);
+  EXPECT_EQ(empty({2000}, UInt8, device).numel(), 2000);
+}
+
 TEST_F(FakeGpu, BlocksStayWithTheirStreamUntilOthersAreDone) {
   Stream side(device);
   void* mine = empty({1000}, Float32, device).data_ptr();

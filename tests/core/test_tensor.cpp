@@ -142,6 +142,20 @@ TEST(Allocator, SizesOfEveryClassAreUsable) {
   }
 }
 
+TEST(Allocator, GivesNoMoreThanALimitAllows) {
+  const int64_t before = memory_stats().allocated;
+  set_memory_limit(before + 1000);
+  {
+    const Tensor held = empty({600}, UInt8);
+    EXPECT_THROW(empty({401}, UInt8), OutOfMemoryError);
+    EXPECT_EQ(empty({400}, UInt8).numel(), 400);
+    EXPECT_EQ(memory_stats().allocated, before + 600);
+  }
+  EXPECT_EQ(empty({1000}, UInt8).numel(), 1000);
+  set_memory_limit(0);
+  EXPECT_EQ(empty({2000}, UInt8).numel(), 2000);
+}
+
 TEST(Allocator, ServesManyThreads) {
   auto before = memory_stats().allocated;
   std::vector<std::thread> threads;

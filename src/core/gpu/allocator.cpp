@@ -60,6 +60,7 @@ Block* Allocator::allocate(size_t bytes, StreamHandle stream, int pool) {
   if (bytes > size_t(1) << 62)
     throw OutOfMemoryError(fmt::format("out of memory: {} asked for", describe_bytes(bytes)));
   std::lock_guard lock(lock_);
+  limit_.check(bytes, stats_.allocated, name_);
   const size_t size = block_size(bytes);
   collect(false);
   Block* block = take_ready(size, stream, pool);
@@ -265,6 +266,11 @@ void Allocator::reset_peak() {
   std::lock_guard lock(lock_);
   stats_.peak_allocated = stats_.allocated;
   stats_.peak_reserved = stats_.reserved;
+}
+
+void Allocator::set_limit(int64_t bytes) {
+  std::lock_guard lock(lock_);
+  limit_.set(bytes);
 }
 
 void Allocator::begin_capture() {

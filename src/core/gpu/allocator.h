@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/gpu/runtime.h"
+#include "core/util/memory_limit.h"
 #include "core/util/spin_lock.h"
 #include "tessera/tensor.h"
 
@@ -39,6 +40,7 @@ class Allocator {
   void empty_cache();
   MemoryStats stats() const;
   void reset_peak();
+  void set_limit(int64_t bytes);
 
   /// Between these, blocks that other streams used stay: what is recorded on a captured stream never happens.
   void begin_capture();
@@ -85,6 +87,7 @@ class Allocator {
   std::vector<Block*> released_meanwhile_;  // with users
   std::set<StreamHandle> ended_;
   MemoryStats stats_;
+  MemoryLimit limit_;
 };
 
 }  // namespace tessera::gpu
