@@ -438,6 +438,7 @@ struct AttentionConfig {
   int64_t width = 0, heads = 1;
   bool bias = true, causal = false;
   double dropout = 0;  ///< of the attention weights, and of the result
+  double alibi = 0;    ///< largest exponent of ALiBi's slopes, see AttentionOptions; 0: none
 };
 
 /// Multi-head attention, Vaswani et al. 2017. x [batch, tokens, width]; `qkv` holds the three projections in one
@@ -471,6 +472,7 @@ struct TransformerConfig {
   bool bias = true, causal = false;
   double dropout = 0;
   Activation activation = Activation::GeluErf;
+  double alibi = 0;  ///< as in AttentionConfig
 };
 
 /// A residual stream between the parts of a network. What was added last may still wait, so that one pass adds and

@@ -291,7 +291,13 @@ struct AttentionOptions {
   double scale = 0;     ///< 0 means 1/sqrt(head dim)
   double dropout = 0;   ///< of the weights: zeroes each with this probability and scales the rest by 1/(1-p)
   Generator* generator = nullptr;  ///< for dropout; null: default_generator()
+  /// Adds alibi_slope(head) (key - query) to the scores, with this largest exponent, in place of positions; 0: nothing.
+  /// Of the paper and of MPT: 8. Press et al. 2022.
+  double alibi = 0;
 };
+/// ALiBi's slope of a head: 2^(-largest i / heads) for i = 1, 2, ... Where heads are no power of two, those of the next
+/// lower one, then every second one of the next higher.
+double alibi_slope(int64_t head, int64_t heads, double largest = 8);
 /// dropout(softmax(scale q kᵀ + mask)) v: q [batch, heads, queries, d], k and v [batch, kv_heads, keys, d]; heads is a
 /// multiple of kv_heads. Dao et al. 2022 for the tiled kernel.
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,

@@ -44,6 +44,12 @@ std::vector<Heads> attentions() {
       {"blocks, heads of 128", 1, 1, 1, 67, 130, 128, 128},
       {"blocks, heads of 40 and 96, bool mask", 1, 2, 2, 67, 70, 40, 96, {}, Mask::Bool},
       {"blocks, heads of 32, additive mask per head", 1, 2, 2, 33, 66, 32, 32, {}, Mask::Head},
+      {"slopes", 2, 3, 3, 7, 11, 5, 5, {.alibi = 8}},
+      {"slopes, grouped, causal", 1, 6, 2, 19, 19, 8, 8, {.causal = true, .alibi = 8}},
+      {"slopes, dropout", 1, 2, 2, 9, 12, 8, 8, {.dropout = 0.3, .alibi = 4}},
+      {"slopes, bool mask, causal", 1, 2, 2, 37, 37, 8, 8, {.causal = true, .alibi = 8}, Mask::Bool},
+      {"slopes, additive mask", 1, 2, 2, 9, 11, 8, 8, {.alibi = 8}, Mask::Additive},
+      {"slopes, blocks, heads of 64, causal", 1, 2, 1, 131, 131, 64, 64, {.causal = true, .alibi = 8}},
   };
 }
 
@@ -89,6 +95,12 @@ std::pair<Tensor, Tensor> results_of(const Tensors& in, const AttentionAttrs& at
   }
   double scale = attrs.scale != 0 ? attrs.scale : 1 / std::sqrt(static_cast<double>(q.size(3)));
   Tensor scores = matmul(q, transpose(k, 2, 3)) * scale, never = full({}, -INFINITY, Float64);
+  for (int64_t h = 0; attrs.alibi > 0 && h < q.size(1); ++h)
+    for (int64_t i = 0; i < q.size(2); ++i)
+      for (int64_t j = 0; j < keys; ++j)
+        for (int64_t b = 0; b < q.size(0); ++b)
+          scores.data<double>()[((b * q.size(1) + h) * q.size(2) + i) * keys + j] +=
+              alibi_slope(h, q.size(1), attrs.alibi) * static_cast<double>(j - i);
   if (mask.defined()) scores = mask.dtype() == Bool ? where(mask, scores, never) : scores + mask;
   if (attrs.causal) scores = where(tril(ones({q.size(2), keys}, Bool)), scores, never);
   Tensor high = maximum(amax(scores, {-1}), full({}, -1e30, Float64));
@@ -132,9 +144,9 @@ struct Packed {
   int64_t batch, tokens, heads, d;
   bool causal = false;
   Mask mask = Mask::None;
-  double dropout = 0;
+  double dropout = 0, alibi = 0;
 
-  AttentionAttrs attrs() const { return {.causal = causal, .heads = heads, .dropout = dropout}; }
+  AttentionAttrs attrs() const { return {.causal = causal, .heads = heads, .dropout = dropout, .alibi = alibi}; }
 };
 
 Tensors packed_inputs(const Packed& c, Generator& g) {
@@ -150,6 +162,7 @@ void add_packed_heads(std::vector<OpCase>& cases) {
                                              {"bool mask", 1, 11, 2, 4, false, Mask::Bool},
                                              {"additive mask", 2, 5, 3, 4, true, Mask::Additive},
                                              {"dropout", 2, 12, 3, 4, false, Mask::None, 0.3},
+                                             {"slopes, causal", 2, 13, 3, 4, true, Mask::None, 0, 8},
                                              {"blocks, heads of 64, causal", 1, 130, 2, 64, true}}) {
     const AttentionAttrs attrs = c.attrs();
     cases.push_back({.op = "attention_qkv",

@@ -154,7 +154,8 @@ struct AttentionAttrs {
   bool causal = false;
   int64_t heads = 0;   // of the packed form
   double dropout = 0;  // the probability with which a weight becomes 0
-  TESSERA_ATTRS(scale, causal, heads, dropout)
+  double alibi = 0;    // the largest exponent of ALiBi's slopes; 0: none are added
+  TESSERA_ATTRS(scale, causal, heads, dropout, alibi)
 };
 /// custom_function: its closures.
 struct FunctionAttrs {

@@ -56,13 +56,14 @@ Tensor MultiheadAttention::attend(const Tensor& q, const Tensor& k, const Tensor
 }
 
 AttentionOptions MultiheadAttention::options(const Tensor& mask) const {
-  return {.mask = mask, .causal = config.causal, .dropout = drops() ? config.dropout : 0};
+  return {.mask = mask, .causal = config.causal, .dropout = drops() ? config.dropout : 0, .alibi = config.alibi};
 }
 
 TransformerBlock::TransformerBlock(const TransformerConfig& c, Generator& generator)
     : config(c),
       norm1(add("norm1", LayerNorm(c.width, c.bias))),
-      attention(add("attention", MultiheadAttention({c.width, c.heads, c.bias, c.causal, c.dropout}, generator))),
+      attention(
+          add("attention", MultiheadAttention({c.width, c.heads, c.bias, c.causal, c.dropout, c.alibi}, generator))),
       norm2(add("norm2", LayerNorm(c.width, c.bias))),
       up(add("up", Linear(c.width, c.hidden ? c.hidden : 4 * c.width, c.bias, generator))),
       down(add("down", Linear(c.hidden ? c.hidden : 4 * c.width, c.width, c.bias, generator))) {}

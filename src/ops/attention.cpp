@@ -8,6 +8,7 @@
 #include "ops/gradient.h"
 #include "ops/op_table.h"
 #include "tessera/autograd.h"
+#include "tile/attention_problem.h"
 
 namespace tessera {
 namespace {
@@ -20,6 +21,17 @@ double scale_of(const AttentionAttrs& attrs, const Shape& q) {
 
 // bool [queries, keys]: true where key <= query.
 Tensor causal_mask(const Shape& q, const Shape& k, Device device) { return tril(ones({q[2], k[2]}, Bool, device)); }
+
+// [heads, queries, keys]: a slope for each head times key - query.
+Tensor alibi(const Shape& q, const Shape& k, double largest, const Tensor& like) {
+  const int64_t heads = q[1].value();
+  std::vector<double> slopes;
+  for (int64_t h = 0; h < heads; ++h) slopes.push_back(alibi_slope(h, heads, largest));
+  const DType wide = statistics_dtype(like.dtype());
+  const auto places = [&](Dim n) { return arange(0, double(n.value()), 1, wide, like.device()); };
+  const Tensor distances = unsqueeze(places(k[2]), 0) - unsqueeze(places(q[2]), 1);
+  return (tensor(slopes, {heads, 1, 1}).to(wide).to(like.device()) * distances).to(like.dtype());
+}
 
 // k or v [batch, kv heads, keys, d] with a copy of each head for all the queries' heads that share it, as a view.
 Tensor shared_heads(const Tensor& x, const Shape& q) {
@@ -36,6 +48,7 @@ Tensor sum_shared_heads(const Tensor& g, const Shape& x) {
 // Probabilities [batch, heads, queries, keys]; a query that attends nothing has zeros.
 Tensor probabilities(const Tensor& q, const Tensor& k, const Tensor& mask, const AttentionAttrs& attrs) {
   Tensor scores = matmul(q * scale_of(attrs, q.shape()), transpose(shared_heads(k, q.shape()), -2, -1));
+  if (attrs.alibi > 0) scores = scores + alibi(q.shape(), k.shape(), attrs.alibi, scores);
   Tensor allowed = attrs.causal ? causal_mask(q.shape(), k.shape(), q.device()) : Tensor();
   if (mask.defined() && mask.dtype() == Bool) allowed = allowed.defined() ? logical_and(allowed, mask) : mask;
   if (mask.defined() && mask.dtype() != Bool) {
@@ -82,6 +95,11 @@ void require_mask(std::string_view op, const TensorMeta& mask, DType dtype, cons
     fail(op, "mask {} does not broadcast to {}", to_string(mask.shape), to_string(scores));
 }
 
+void require_slopes(std::string_view op, const Attrs& attrs) {
+  const double largest = attrs.as<AttentionAttrs>().alibi;
+  if (!(largest >= 0 && largest <= 64)) fail(op, "alibi = {} is not in [0, 64]", largest);
+}
+
 void require_state(std::string_view op, const TensorMeta& state, const Attrs& attrs) {
   const double p = attrs.as<AttentionAttrs>().dropout;
   if (!(p >= 0 && p < 1)) fail(op, "dropout = {} is not in [0, 1)", p);
@@ -102,6 +120,7 @@ std::pair<Shape, Shape> attended(std::string_view op, std::span<const TensorMeta
   if (k[1] == Dim(0) || q[3] == Dim(0) || provably_different(q[1] / k[1] * k[1], q[1]))
     fail(op, "{} heads of queries do not share {} heads of keys", q[1].to_string(), k[1].to_string());
   require_mask(op, in[3], in[0].dtype, {q[0], q[1], q[2], k[2]});
+  require_slopes(op, attrs);
   require_state(op, in[4], attrs);
   return {{q[0], q[1], q[2], v[3]}, {q[0], q[1], q[2]}};
 }
@@ -212,6 +231,7 @@ std::pair<Shape, Shape> attended_packed(std::string_view op, std::span<const Ten
   if (heads < 1 || s[2] == Dim(0) || provably_different(s[2] / 3 / heads * heads * 3, s[2]))
     fail(op, "{} columns do not hold queries, keys and values of {} heads", s[2].to_string(), heads);
   require_mask(op, in[1], qkv.dtype, {s[0], Dim(heads), s[1], s[1]});
+  require_slopes(op, attrs);
   require_state(op, in[2], attrs);
   return {{s[0], s[1], s[2] / 3}, {s[0], Dim(heads), s[1]}};
 }
@@ -312,19 +332,24 @@ Tensor state_for(const AttentionOptions& options, Dim weights, Device device) {
 
 }  // namespace
 
+double alibi_slope(int64_t head, int64_t heads, double largest) {
+  if (head < 0 || head >= heads) throw Error(fmt::format("alibi_slope: head {} is not one of {}", head, heads));
+  return tile::alibi_slope<double>(head, heads, largest);
+}
+
 Tensor scaled_dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                     const AttentionOptions& options) {
   const Shape &s = q.shape(), &keys = k.shape();
   const Dim weights = s.rank() == 4 && keys.rank() == 4 ? s[0] * s[1] * s[2] * keys[2] : Dim(0);
   return dispatch_one(attention_op, {q, k, v, options.mask, state_for(options, weights, q.device())},
-                      AttentionAttrs{options.scale, options.causal, 0, options.dropout});
+                      AttentionAttrs{options.scale, options.causal, 0, options.dropout, options.alibi});
 }
 
 Tensor attention_qkv(const Tensor& qkv, int64_t heads, const AttentionOptions& options) {
   const Shape& s = qkv.shape();
   const Dim weights = s.rank() == 3 ? s[0] * heads * s[1] * s[1] : Dim(0);
   return dispatch_one(attention_qkv_op, {qkv, options.mask, state_for(options, weights, qkv.device())},
-                      AttentionAttrs{options.scale, options.causal, heads, options.dropout});
+                      AttentionAttrs{options.scale, options.causal, heads, options.dropout, options.alibi});
 }
 
 }  // namespace tessera

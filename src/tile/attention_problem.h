@@ -1,6 +1,6 @@
 // What attention works on, on any processor.
 #pragma once
-#include "base.h"
+#include "math.h"
 
 TESSERA_TILE_BEGIN
 
@@ -37,6 +37,18 @@ struct AttentionProblem {
   double scale;
   bool causal;  // query i sees keys 0 to i
   AttentionMask mask;
+  double alibi = 0;  // the largest exponent of the slopes; 0: none
 };
+
+/// What ALiBi adds to the score of a head for each key that lies one further back, Press et al. 2022: powers of two
+/// with exponents largest * i / heads. Where heads are no power of two, those of the next lower one, then every second
+/// one of the next higher.
+template <class C>
+TESSERA_HD C alibi_slope(i64 head, i64 heads, double largest) {
+  i64 power = 1;
+  while (2 * power <= heads) power *= 2;
+  const C place = head < power ? static_cast<C>(head + 1) : static_cast<C>(head - power) + C(0.5);
+  return exp2(-static_cast<C>(largest) * place / static_cast<C>(power));
+}
 
 TESSERA_TILE_END

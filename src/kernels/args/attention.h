@@ -21,6 +21,7 @@ struct AttentionShape {
   enum class Mask : unsigned char { none, allowed /* bool: which keys are seen */, added } mask_kind;
   const void* mask;           // of bool or of `type`
   long long mask_strides[4];  // batch, head, query, key, in elements; 0 broadcasts
+  double alibi;               // the largest exponent of the slopes; 0: none
   // GPUs alone
   bool whole_units;  // halves whose rows are all 16-byte vectors in memory
   double dropout;    // of weights, by Hopper's pipeline alone, where keys are a multiple of four

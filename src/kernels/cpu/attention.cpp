@@ -1,11 +1,33 @@
 // The CPU's attention: tiled without the scores in memory, then through them.
 #include "kernels/shared/attention.h"
+#include "core/element.h"
 #include "kernels/cpu/draws.h"
 
 namespace tessera::cpu_kernels {
 
 void drop_scores(const AttentionProblem& p, Plan& plan, long long elements, const Heads& to, const Heads& from) {
   launch_dropout(plan, *p.state, {0, 0, elements, from.data, to.data, to.type, p.dropout});
+}
+
+namespace {
+
+struct CountArgs {
+  void* to;
+  DType dtype;
+  long long count;
+  double start;
+};
+void run_count(const CountArgs& a, Executor&) {
+  with_element_type(a.dtype, [&]<class T>(T* to) {
+    to = static_cast<T*>(a.to);
+    for (long long i = 0; i < a.count; ++i) to[i] = static_cast<T>(a.start + static_cast<double>(i));
+  });
+}
+
+}  // namespace
+
+void count_up(Plan& plan, void* to, DType dtype, long long count, double start) {
+  plan.launch("count", run_count, {to, dtype, count, start});
 }
 
 namespace {

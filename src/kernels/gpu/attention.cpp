@@ -4,6 +4,7 @@
 
 #include "core/gpu/backend.h"
 #include "kernels/args/gpu/attention_workspace.h"
+#include "kernels/args/gpu/indexing.h"
 #include "kernels/args/gpu/random.h"
 #include "kernels/args/gpu/tables.h"
 #include "kernels/gpu/attention_rows.h"
@@ -14,6 +15,10 @@ void drop_scores(const AttentionProblem& p, Plan& plan, long long elements, cons
   const auto* state = static_cast<const long long*>(p.state->data_ptr());
   plan.launch("drop", draw_table().drop,
               {{state, state + p.state->strides()[0]}, elements, from.data, to.data, to.type, p.dropout});
+}
+
+void count_up(Plan& plan, void* to, DType dtype, long long count, double start) {
+  plan.launch("range", creation_table().range, {count, to, scalar_of(dtype), start, 1});
 }
 
 namespace {
@@ -40,7 +45,7 @@ Reason sm90_takes(const AttentionProblem& p, Device device) {
   if (!is_hopper(device)) return Reason::Hardware;
   if (Reason reason = halves_take(p, kWidestOfAll); reason != Reason::Ok) return reason;
   if (p.dropout > 0 && p.keys % 4 != 0) return Reason::Dropout;
-  if (p.mask.data || !(p.scale > 0) || p.width == 0) return Reason::Shape;
+  if (p.mask.data || p.alibi > 0 || !(p.scale > 0) || p.width == 0) return Reason::Shape;
   return is_expanded(p) ? Reason::Layout : Reason::Ok;
 }
 Reason sm90_supports(const Call& call) { return sm90_takes(attention_problem(call), call_device(call)); }
@@ -92,7 +97,7 @@ void mem_efficient_backward(const Call& call, Workspace& workspace) {
 bool has_cudnn() { return vendor_tables() && tables().vendor_attention; }
 Reason cudnn_takes(const AttentionProblem& p) {
   if (!has_cudnn()) return Reason::Library;
-  if (p.mask.data) return Reason::Shape;
+  if (p.mask.data || p.alibi > 0) return Reason::Shape;
   if (is_expanded(p)) return Reason::Layout;
   if (p.lse->defined() && reinterpret_cast<uintptr_t>(p.lse->data_ptr()) % 16 != 0) return Reason::Layout;
   return p.dropout > 0 ? Reason::Dropout : halves_take(p, kWidestOfAll);

@@ -29,6 +29,7 @@ inline AttentionShape shape_of(const AttentionProblem& p) {
   s.mask_kind = !p.mask.data ? Mask::none : p.mask.type == Scalar::boolean ? Mask::allowed : Mask::added;
   s.mask = p.mask.data;
   std::copy(p.mask.strides, p.mask.strides + 4, s.mask_strides);
+  s.alibi = p.alibi;
   s.whole_units = lies_in_units(p) == Reason::Ok;
   s.dropout = p.dropout;
   if (p.dropout > 0) {

@@ -4,6 +4,8 @@
 
 #include <limits>
 
+#include "tile/attention_problem.h"
+
 namespace tessera::TESSERA_KERNELS {
 namespace {
 
@@ -48,6 +50,7 @@ class Math {
     args.alpha = p_.scale;
     if (additive_) args.addend = matrix(p_.mask, false, copies_, false);
     run(args);
+    if (p_.alibi > 0) add_slopes();
     if (additive_) find_allowed();
     forbid(-std::numeric_limits<double>::infinity());
     if (lse && lse->defined()) log_sum_exp(*lse);
@@ -127,6 +130,32 @@ class Math {
     long long lengths[] = {p_.batch, p_.heads, p_.queries, p_.keys};
     std::copy(lengths, lengths + 4, args.lengths);
     return args;
+  }
+
+  // scores_ += slope * (key - query), from a table of what each distance adds for each head.
+  void add_slopes() {
+    if (scores() == 0) return;
+    const long long distances = p_.queries + p_.keys - 1, zero = p_.queries - 1, row = distances;
+    const auto size = static_cast<long long>(size_of(p_.compute()));
+    void* const far = workspace_.take(distances * size);
+    auto* const table = static_cast<std::byte*>(workspace_.take(p_.heads * row * size));
+    count_up(workspace_.plan(), far, p_.compute(), distances, -static_cast<double>(zero));
+    for (long long h = 0; h < p_.heads; ++h) {
+      MapArgs args{};
+      args.op = MapOp::mul;
+      args.compute = scores_.type;
+      args.rank = 1;
+      args.inputs = 2;
+      args.lengths[0] = distances;
+      args.tensor[0] = {table + h * row * size, scores_.type, {1}};
+      args.tensor[1] = {far, scores_.type, {1}};
+      args.tensor[2] = constant(workspace_.plan(), tile::alibi_slope<double>(h, p_.heads, p_.alibi));
+      launch_map(workspace_.plan(), args);
+    }
+    MapArgs args = map(MapOp::add, scores_.type, 2);
+    args.tensor[0] = args.tensor[1] = tensor(scores_);
+    args.tensor[2] = {table + zero * size, scores_.type, {0, row, -1, 1}};
+    launch_map(workspace_.plan(), args);
   }
 
   // allowed_ = where an additive mask does not exclude.

@@ -25,6 +25,7 @@ struct AttentionProblem {
   const Operand* lse = nullptr;  // [batch, heads, queries]; undefined where nobody needs it
   double dropout = 0;
   const Operand* state = nullptr;  // of the random stream, where there is dropout
+  double alibi = 0;                // the largest exponent of the slopes; 0: none
 
   DType compute() const { return dtype == Float64 ? Float64 : Float32; }
 };
@@ -66,6 +67,7 @@ inline AttentionProblem separate_heads(const Attrs& attrs, std::span<const Opera
   p.mask = mask_arg(in[3]);
   p.dropout = a.dropout;
   p.state = &in[4];
+  p.alibi = a.alibi;
   return p;
 }
 
@@ -87,6 +89,7 @@ inline AttentionProblem packed_heads(const Attrs& attrs, std::span<const Operand
   p.mask = mask_arg(in[1]);
   p.dropout = a.dropout;
   p.state = &in[2];
+  p.alibi = a.alibi;
   return p;
 }
 

@@ -32,12 +32,29 @@ Name shared_heads(const OpCall& c, const Name& x, const Shape& from, const Shape
   return c.node("Reshape", {copies, c.ints({0, heads, -1, from[3].value()})});
 }
 
+// 0, 1, 2, ... up to a size, which may be a symbol.
+Name places(const OpCall& c, Dim size, DType dtype) {
+  const Name end = c.node("Squeeze", {c.dim(size)});
+  return c.cast(c.node("Range", {c.number(0, Int64), end, c.number(1, Int64)}), Int64, dtype);
+}
+
+// [heads, queries, keys]: a slope for each head times key - query.
+Name alibi(const OpCall& c, const Heads& h, double largest, DType dtype) {
+  const int64_t heads = h.q_shape[1].value();
+  std::vector<double> slopes;
+  for (int64_t i = 0; i < heads; ++i) slopes.push_back(alibi_slope(i, heads, largest));
+  const Name keys = places(c, h.k_shape[2], dtype);
+  const Name queries = c.node("Unsqueeze", {places(c, h.q_shape[2], dtype), c.ints({1})});
+  return c.node("Mul", {c.constant(tensor(slopes, {heads, 1, 1}).to(dtype)), c.node("Sub", {keys, queries})});
+}
+
 // Probabilities; as here, a query that may attend nothing has zeros.
 Name probabilities(const OpCall& c, const Heads& h, const Name& mask, DType mask_type, const AttentionAttrs& a) {
   const DType dtype = c.out().dtype;
   const Name scaled = c.node("Mul", {h.q, c.number(scale_of(a, h.q_shape[3]), dtype)});
   const Name keys = c.transpose(shared_heads(c, h.k, h.k_shape, h.q_shape), {0, 1, 3, 2});
   Name scores = c.node("MatMul", {scaled, keys});
+  if (a.alibi > 0) scores = c.node("Add", {scores, alibi(c, h, a.alibi, dtype)});
   const Attributes last{integer("axis", -1)};
   const Name causal = a.causal ? causal_mask(c, h.q_shape[2], h.k_shape[2]) : Name();
   if (mask.empty()) {
@@ -58,7 +75,7 @@ Name probabilities(const OpCall& c, const Heads& h, const Name& mask, DType mask
 Name attended(const OpCall& c, const Heads& h, size_t mask) {
   const auto& a = c.attrs<AttentionAttrs>();
   if (a.dropout > 0) c.refuse("with dropout has no counterpart in ONNX");
-  if (c.opset() >= 23 && !c.has(mask))
+  if (c.opset() >= 23 && !c.has(mask) && a.alibi == 0)
     return c.node("Attention", {h.q, h.k, h.v},
                   {integer("is_causal", a.causal), real("scale", scale_of(a, h.q_shape[3]))});
   const Name weights = probabilities(c, h, c.in(mask), c.has(mask) ? c.type(mask).dtype : Bool, a);

@@ -103,8 +103,8 @@ struct AttentionBlocks {
   static constexpr i64 pitch(i64 width) { return round_up(width, lanes); }
 };
 
-/// Applies masks to a block of transposed scores s[keys][queries]. Beyond the queries nothing matters, nor, with
-/// causality, more than `before` queries ahead of a key and lanes that they share.
+/// Applies slopes and masks to a block of transposed scores s[keys][queries]. Beyond the queries nothing matters, nor,
+/// with causality, more than `before` queries ahead of a key and lanes that they share.
 template <class C, class T>
 inline void mask_scores(const AttentionProblem& p, i64 b, i64 h, i64 q0, i64 queries, i64 k0, i64 keys, C* s, i64 pitch,
                         i64 before) {
@@ -112,6 +112,15 @@ inline void mask_scores(const AttentionProblem& p, i64 b, i64 h, i64 q0, i64 que
   using I = rebind_t<V, typename SignedOfSize<sizeof(C)>::type>;
   using E = element_t<I>;
   const C low = -static_cast<C>(__builtin_inf());
+  if (p.alibi > 0) {
+    const C slope = alibi_slope<C>(h, p.heads, p.alibi);
+    for (i64 j = 0; j < keys; ++j) {
+      for (i64 i = 0; i < pitch; i += V::lanes) {
+        const V distance = V(static_cast<C>(k0 + j - q0 - i)) - iota<V>();
+        store(s + j * pitch + i, fma(V(slope), distance, load<V>(s + j * pitch + i)));
+      }
+    }
+  }
   if (p.mask.kind != AttentionMask::Kind::none) {
     const i64* st = p.mask.strides;
     const i64 base = b * st[0] + h * st[1] + q0 * st[2] + k0 * st[3];

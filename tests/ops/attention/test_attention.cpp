@@ -25,6 +25,10 @@ TEST(Attention, NamesTheRuleThatIsBroken) {
             op + "mask must be bool or f32, not i64[5, 7] on cpu");
   for (double p : {-0.1, 1.0})
     EXPECT_EQ(attend(q, k, k, AttentionOptions{.dropout = p}), op + fmt::format("dropout = {} is not in [0, 1)", p));
+  for (double largest : {-1.0, 65.0, double(NAN)})
+    EXPECT_EQ(attend(q, k, k, AttentionOptions{.alibi = largest}),
+              op + fmt::format("alibi = {} is not in [0, 64]", largest));
+  EXPECT_EQ(error_of([] { alibi_slope(4, 4); }), "alibi_slope: head 4 is not one of 4");
   EXPECT_EQ(
       error_of([&] {
         dispatch(find_op("scaled_dot_product_attention"), {q, k, k, {}, zeros({2})}, AttentionAttrs{.dropout = 0.5});
@@ -75,6 +79,65 @@ TEST(Attention, KernelsAgree) {
     Tensors flash = with("flash"), math = with("math");
     for (size_t i = 0; i < flash.size(); ++i) EXPECT_LE(relative_error(flash[i], math[i]), 2e-6) << i;
   }
+}
+
+// As published: a geometric series, and for heads that are no power of two every second slope of the next one.
+TEST(Attention, SlopesAreThePublishedOnes) {
+  const auto expect = [](const std::vector<double>& exponents) {
+    const auto heads = static_cast<int64_t>(exponents.size());
+    for (int64_t h = 0; h < heads; ++h)
+      EXPECT_EQ(alibi_slope(h, heads), std::exp2(-exponents[static_cast<size_t>(h)])) << h << " of " << heads;
+  };
+  expect({1, 2, 3, 4, 5, 6, 7, 8});
+  expect({2, 4, 6, 8});
+  expect({2, 4, 6, 8, 1, 3});
+  expect({1, 2, 3, 4, 5, 6, 7, 8, 0.5, 1.5, 2.5, 3.5});
+  expect({8});
+}
+
+// Each kernel against a mask of all pairs, forward and backward, in f32 and in bf16, whose scores are f32 nonetheless.
+TEST(Attention, SlopesAreAMaskThatNobodyMakes) {
+  Generator g(8);
+  const int64_t n = 150, heads = 6;
+  const Tensor places = arange(0, double(n), 1, Float64);
+  Tensors masks;
+  for (int64_t h = 0; h < heads; ++h)
+    masks.push_back((unsqueeze(places, 0) - unsqueeze(places, 1)) * alibi_slope(h, heads));
+  const Tensor mask = stack(masks, 0);
+  const Tensors exact{normal64({2, heads, n, 24}, g), normal64({2, 3, n, 24}, g), normal64({2, 3, n, 24}, g)};
+  const auto attend = [](const Tensors& in) {
+    return scaled_dot_product_attention(in[0], in[1], in[2], {.causal = true, .alibi = 8});
+  };
+  for (DType dtype : {Float64, Float32, BFloat16}) {
+    Tensors in, wide;
+    for (const Tensor& t : exact) in.push_back(t.to(dtype)), wide.push_back(in.back().to(Float64));
+    const auto masked = [&](const Tensors& t) {
+      return scaled_dot_product_attention(t[0], t[1], t[2], {.mask = mask, .causal = true});
+    };
+    Tensors want = gradients_of(masked, wide, false);
+    want.push_back(masked(wide));
+    for (const char* kernel : {"flash", "math"}) {
+      ForceKernel forward("scaled_dot_product_attention", kernel),
+          backward("scaled_dot_product_attention_backward", kernel);
+      Tensors got = gradients_of(attend, in, false);
+      got.push_back(attend(in));
+      const double most = dtype == Float64 ? 1e-12 : dtype == Float32 ? 3e-6 : 1e-2;
+      for (size_t i = 0; i < want.size(); ++i)
+        EXPECT_LE(relative_error(got[i], want[i]), most) << kernel << " " << name(dtype) << " " << i;
+    }
+  }
+}
+
+TEST(Attention, SlopesTakeNoMemory) {
+  const Tensor q = ones({1, 4, 256, 16});
+  NoGrad guard;
+  const int64_t before = memory_stats().allocated;
+  const auto peak = [&](double alibi) {
+    reset_peak_memory();
+    const Tensor y = scaled_dot_product_attention(q, q, q, {.causal = true, .alibi = alibi});
+    return memory_stats().peak_allocated - before;
+  };
+  EXPECT_EQ(peak(8), peak(0));
 }
 
 TEST(Attention, SaysWhichKernelsThereAre) {

@@ -46,6 +46,13 @@ TESSERA_DEVICE void finish_scores(Scores& scores, const AttentionProblem& p, con
   constexpr int block_keys = KeysDown ? Scores::rows : Scores::columns;
   const float scale = static_cast<float>(p.scale) * log2_of_e;
   scores.each([&](float& x, int, int) { x *= scale; });
+  if (p.alibi > 0) {
+    const float slope = alibi_slope<float>(block.head, p.heads, p.alibi) * log2_of_e;
+    const int ahead = static_cast<int>(block.key - block.query);
+    scores.each([&](float& x, int row, int column) {
+      x = fma(slope, static_cast<float>(ahead + (KeysDown ? row - column : column - row)), x);
+    });
+  }
   if (p.mask.kind != AttentionMask::Kind::none) {
     const i64* stride = p.mask.strides;
     const i64 base = block.batch * stride[0] + block.head * stride[1] + block.query * stride[2] + block.key * stride[3];

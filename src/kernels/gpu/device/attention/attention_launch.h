@@ -16,6 +16,7 @@ inline tile::AttentionProblem problem_of(const AttentionShape& s) {
   p.mask.kind = static_cast<tile::AttentionMask::Kind>(s.mask_kind);
   p.mask.data = s.mask;
   for (int d = 0; d < 4; ++d) p.mask.strides[d] = s.mask_strides[d];
+  p.alibi = s.alibi;
   return p;
 }
 

@@ -20,7 +20,7 @@ bool sm90_takes(const AttentionShape& s, const HeadsArg& q, const HeadsArg& k, c
                 const HeadsArg& like_queries) {
   constexpr i64 most = (i64{1} << 31) - 1024;
   return is_hopper() && encode_function() && s.whole_units && s.mask_kind == AttentionShape::Mask::none &&
-         (s.dropout == 0 || s.keys % 4 == 0) && s.scale > 0 && s.width > 0 && s.value_width > 0 &&
+         s.alibi == 0 && (s.dropout == 0 || s.keys % 4 == 0) && s.scale > 0 && s.width > 0 && s.value_width > 0 &&
          s.batch * s.heads * (tile::ceil_div(tile::max(s.queries, s.keys), 64LL) + 132) < most &&
          map_takes(s, q, s.heads, s.queries) && map_takes(s, like_queries, s.heads, s.queries) &&
          map_takes(s, k, s.kv_heads, s.keys) && map_takes(s, v, s.kv_heads, s.keys);
