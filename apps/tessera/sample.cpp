@@ -22,6 +22,8 @@ void run(SampleCommand& c) {
   c.apply();
   if (std::filesystem::is_directory(c.checkpoint)) c.checkpoint += "/checkpoint.safetensors";
   models::TrainedGPT trained = models::load_trained_gpt(c.checkpoint);
+  if (trained.tokenizer.size() == 0)
+    throw UsageError(c.checkpoint + ": it was trained on tokens without a vocabulary, which make no text");
   trained.model.to(c.target());
   trained.model.eval();
   trained.model.pack();  // all tokens are drawn with the same weights

@@ -66,6 +66,9 @@ void add_hyperparameters(Command app, TrainCommand& c) {
   real(
       "--dropout", "probability of dropout", [](O & o) -> auto& { return o.model.dropout; });
   real(
+      "--alibi", "largest exponent of ALiBi's slopes, in place of learned positions: 8 as MPT; 0: those",
+      [](O & o) -> auto& { return o.model.alibi; });
+  real(
       "--init-std", "standard deviation of initial matrices; 0: 0.02 sqrt(768 / width)",
       [](O & o) -> auto& { return o.model.init_std; });
   c.hyperparameter<bool>(
@@ -158,6 +161,7 @@ void settle(TrainCommand& c) {
   } catch (const Error& e) {
     throw UsageError(e.what());
   }
+  if (c.amp.empty()) c.amp = train::name(c.options.amp);
   c.options.amp = c.precision();
   c.options.lower_residual = c.residual != "f32";
   if (c.options.lower_residual && c.residual != c.amp)
@@ -255,11 +259,13 @@ void add_train(Command app) {
   command.require_command();
   const Command gpt = command.command("gpt", "Train a GPT on a text.");
   auto c = std::make_shared<TrainCommand>();
-  gpt.option("--preset", c->preset, "shakespeare-char-cpu or gpt2-124m").with_default();
+  gpt.option("--preset", c->preset,
+             "shakespeare-char-cpu, gpt2-124m, mpt-125m, mpt-350m, mpt-760m, mpt-1b or mpt-3b; options change it")
+      .with_default();
   gpt.option("--text", c->text, "the text to learn, in UTF-8; the last tenth validates");
   gpt.option("--data", c->data, "or a folder that data pack --block made, or its address: its tokens are streamed");
   c->remote.add_to(gpt, "--data-");
-  gpt.option("--init", c->init, "weights to start from: gpt2.safetensors in Hugging Face's names");
+  gpt.option("--init", c->init, "weights to start from: those of a GPT-2 or an MPT in Hugging Face's names");
   gpt.option("--on-nan", c->on_nan, "when the loss is not finite: stop, or skip the step and count it")
       .one_of({"stop", "skip"})
       .with_default();
@@ -272,6 +278,7 @@ void add_train(Command app) {
   c->attention.add_to(gpt);
   c->profile.add_to(gpt, "wait=1,warmup=1,active=3");
   add_hyperparameters(gpt, *c);
+  c->amp.clear();  // as the preset says
   c->add_to(gpt, "the checkpoint and the loss curve");
   gpt.run([c] { run(*c); });
   add_train_convmodel(command);

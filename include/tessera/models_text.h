@@ -18,11 +18,12 @@ struct GPTConfig {
   bool bias = true;       ///< in linear layers and layer norms
   bool tied_head = true;  ///< the output projection is the token embedding
   Activation activation = Activation::GeluTanh;
+  double alibi = 0;  ///< largest exponent of ALiBi's slopes, in place of learned positions; 0: those. Of MPT: 8
   friend bool operator==(const GPTConfig&, const GPTConfig&) = default;
 };
 
-/// Decoder-only transformer with learned positions, Radford et al. 2019. Matrices start normal with
-/// std `init_std`, those that write to the residual stream with init_std / sqrt(2 * layers).
+/// Decoder-only transformer with learned positions, Radford et al. 2019, or with slopes in attention, as MPT. Matrices
+/// start normal with std `init_std`, those that write to the residual stream with init_std / sqrt(2 * layers).
 struct GPT : nn::Module {
   /// Throws Error on sizes that make no model.
   explicit GPT(const GPTConfig& config, Generator& generator = default_generator());
@@ -44,7 +45,7 @@ struct GPT : nn::Module {
   double training_flops(int64_t tokens) const;
 
   GPTConfig config;
-  nn::Child<nn::Embedding> wte, wpe;
+  nn::Child<nn::Embedding> wte, wpe;  ///< the second one is empty with ALiBi
   nn::Child<nn::Dropout> drop;
   std::vector<nn::Child<nn::TransformerBlock>> blocks;
   nn::Child<nn::LayerNorm> norm;
@@ -68,6 +69,11 @@ GPTConfig gpt2_config(const StateDict& file);
 /// Renames and transposes weights in Hugging Face's names ("h.0.attn.c_attn.weight", with or without "transformer.")
 /// for GPT::load_state_dict; position embeddings are cut to `block`.
 StateDict convert_gpt2(const StateDict& file, int64_t block);
+/// The same of MPT's, "transformer.blocks.0.attn.Wqkv.weight": its layers, width, vocabulary and biases, and slopes up
+/// to 8 where it has no learned positions. Heads are not in it; they are width / 128, or 12 of width 768, as published.
+GPTConfig mpt_config(const StateDict& file);
+bool is_mpt(const StateDict& file);
+StateDict convert_mpt(const StateDict& file);
 
 struct BertConfig {
   int64_t layers = 12, heads = 12, width = 768;

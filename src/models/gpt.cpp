@@ -18,6 +18,7 @@ const GPTConfig& checked(const GPTConfig& c) {
   if (c.layers < 1 || c.heads < 1 || c.width < 1 || c.block < 1 || c.vocab < 1 || c.width % c.heads != 0)
     throw Error(fmt::format("GPT: {} layers, {} heads, width {}, block {}, vocabulary {} make no model", c.layers,
                             c.heads, c.width, c.block, c.vocab));
+  if (!(c.alibi >= 0 && c.alibi <= 64)) throw Error(fmt::format("GPT: alibi = {} is not in [0, 64]", c.alibi));
   if (!(c.init_std >= 0 && std::isfinite(c.init_std)))
     throw Error(fmt::format("GPT: a standard deviation of {} makes no initial weights", c.init_std));
   return c;
@@ -41,10 +42,10 @@ const GPTConfig& fitting(const GPTConfig& c) {
 GPT::GPT(const GPTConfig& c, Generator& generator)
     : config(fitting(checked(c))),
       wte(add("wte", nn::Embedding(c.vocab, c.width, generator))),
-      wpe(add("wpe", nn::Embedding(c.block, c.width, generator))),
+      wpe(c.alibi > 0 ? nn::Child<nn::Embedding>() : add("wpe", nn::Embedding(c.block, c.width, generator))),
       drop(add("drop", nn::Dropout(c.dropout))),
       norm(std::make_shared<nn::LayerNorm>(c.width, c.bias)) {
-  const nn::TransformerConfig block{c.width, c.heads, 0, c.bias, /*causal=*/true, c.dropout, c.activation};
+  const nn::TransformerConfig block{c.width, c.heads, 0, c.bias, /*causal=*/true, c.dropout, c.activation, c.alibi};
   for (int64_t i = 0; i < c.layers; ++i)
     blocks.push_back(add(fmt::format("h.{}", i), nn::TransformerBlock(block, generator)));
   norm = add("norm", norm);
@@ -59,15 +60,23 @@ GPT::GPT(const GPTConfig& c, Generator& generator)
   }
 }
 
+namespace {
+
+Tensor places_of(const nn::Child<nn::Embedding>& wpe, Dim n, int64_t block, Device device) {
+  const nn::Embedding* table = wpe.exact();
+  if (!table) return wpe(arange(0, double(n.value()), 1, Int64, device));
+  return n == block ? table->weight : slice(table->weight, 0, Dim(0), n);  // which costs backward a copy
+}
+
+}  // namespace
+
 Tensor GPT::hidden(const Tensor& tokens) const {
   const Dim n = tokens.dim() == 2 ? tokens.shape()[1] : Dim(0);
   if (tokens.dim() != 2 || n.high() > config.block)
     throw Error(fmt::format("GPT: takes [batch, at most {}] tokens, not {}", config.block, to_string(tokens.shape())));
-  Tensor places;
-  if (const nn::Embedding* table = wpe.exact())
-    places = n == config.block ? table->weight : slice(table->weight, 0, Dim(0), n);  // which costs backward a copy
-  else places = wpe(arange(0, double(n.value()), 1, Int64, tokens.device()));
-  nn::Residual x{drop(wte(tokens) + places)};
+  Tensor vectors = wte(tokens);
+  if (config.alibi == 0) vectors = vectors + places_of(wpe, n, config.block, tokens.device());
+  nn::Residual x{drop(vectors)};
   for (const auto& block : blocks)
     if (const nn::TransformerBlock* known = block.exact()) x = known->extend(std::move(x));
     else x = {block(x.value())};

@@ -31,6 +31,7 @@ void each_field(Options& o, const Fn& fn) {
   fn("bias", o.model.bias);
   fn("tied_head", o.model.tied_head);
   fn("activation", o.model.activation);
+  fn("alibi", o.model.alibi);
   fn("steps", o.steps);
   fn("batch", o.batch);
   fn("accumulate", o.accumulate);
@@ -47,7 +48,7 @@ void each_field(Options& o, const Fn& fn) {
 }
 
 // What checkpoints of the first version lack: they were trained with the defaults.
-bool is_late(std::string_view name) { return name == "amp" || name == "lower_residual"; }
+bool is_late(std::string_view name) { return name == "amp" || name == "lower_residual" || name == "alibi"; }
 
 template <class T>
 Json to_value(const T& value) {

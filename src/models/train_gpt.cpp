@@ -51,7 +51,8 @@ struct ValidationBlocks {
 GPT make_model(TrainOptions& o, const TextData& data) {
   const StateDict initial = o.init.empty() ? StateDict() : load_safetensors(o.init);
   GPTConfig& config = o.model;
-  if (!o.init.empty()) blame(o.init, [&] { config.vocab = gpt2_config(initial).vocab; });
+  const bool mpt = is_mpt(initial);
+  if (!o.init.empty()) blame(o.init, [&] { config.vocab = (mpt ? mpt_config(initial) : gpt2_config(initial)).vocab; });
   else if (config.vocab == 0) config.vocab = data.tokenizer.size();
   if (config.vocab == 0) throw FileError(o.data + ": no vocabulary.txt says how many tokens there are: give --vocab");
   if (config.vocab < data.tokenizer.size())
@@ -59,17 +60,19 @@ GPT make_model(TrainOptions& o, const TextData& data) {
                                 config.vocab));
   Generator generator(seed_of(o.seed, kWeights));
   GPT model(config, generator);
-  if (!o.init.empty()) blame(o.init, [&] { model.load_state_dict(convert_gpt2(initial, config.block)); });
+  if (!o.init.empty())
+    blame(o.init, [&] { model.load_state_dict(mpt ? convert_mpt(initial) : convert_gpt2(initial, config.block)); });
   model.to(o.device);  // made on the CPU: the same weights everywhere
   return model;
 }
 
-// Of a folder of shards: those to train on stay on disk, those to validate are read.
+// Of a folder of shards: those to train on stay on disk, those to validate are read where there are any.
 TextData streamed_data(const std::string& folder, const RemoteOptions& remote) {
   TextData out;
   const std::string file = folder + "/vocabulary.txt";
   if (const auto vocabulary = find_stored_file(file, remote))
     blame(file, [&] { out.tokenizer = CharTokenizer(*vocabulary); });
+  if (!find_stored_file(folder + "/validation/index.json", remote)) return out;
   const MdsReader reader(folder + "/validation", {.remote = remote});
   const size_t column = reader.column("tokens");
   std::vector<int32_t> tokens;
@@ -98,6 +101,7 @@ BatchSource make_batches(const TextData& data, const TrainOptions& o) {
 
 train::Work make_work(const GPT& model, const TextData& data, const TrainOptions& o) {
   const ValidationBlocks validation{data.validation, o.model.block, o.batch};
+  const bool validates = data.validation != nullptr;
   return {.batches = make_batches(data, o),
           .loss = [&model](const Tensors& batch) { return model.loss(batch[0], batch[1]); },
           .loss_and_backward =
@@ -106,8 +110,8 @@ train::Work make_work(const GPT& model, const TextData& data, const TrainOptions
               },
           .count = [](const Tensors& batch) { return batch[1].numel(); },
           .items = o.batch * o.model.block,
-          .validation = validation,
-          .validation_batches = validation.batches()};
+          .validation = validates ? BatchSource(validation) : BatchSource(),
+          .validation_batches = validates ? validation.batches() : 0};
 }
 
 train::Options make_options(const TrainOptions& o, const TextData& data) {
@@ -150,11 +154,53 @@ TrainOptions resumed(TrainOptions o) {
   return o;
 }
 
+// Sizes and training as MosaicML has published them for its MPT models.
+struct MptPreset {
+  const char* name;
+  int64_t layers, heads, width;
+  double lr;
+  int64_t steps, batch, accumulate, interval;
+};
+constexpr MptPreset kMpt[] = {{"mpt-125m", 12, 12, 768, 6e-4, 4800, 16, 16, 500},
+                              {"mpt-350m", 24, 16, 1024, 3e-4, 13400, 8, 32, 1000},
+                              {"mpt-760m", 24, 12, 1536, 2.5e-4, 29000, 4, 64, 2000},
+                              {"mpt-1b", 24, 16, 2048, 2e-4, 24800, 4, 128, 2000},
+                              {"mpt-3b", 32, 20, 2560, 1.6e-4, 51500, 8, 64, 5000}};
+
+TrainOptions options_of(const MptPreset& p) {
+  TrainOptions o;
+  o.model = {.layers = p.layers,
+             .heads = p.heads,
+             .width = p.width,
+             .block = 2048,
+             .vocab = 50368,
+             .init_std = 0.02,
+             .bias = false,
+             .activation = Activation::GeluErf,
+             .alibi = 8};
+  o.steps = p.steps;
+  o.batch = p.batch;
+  o.accumulate = p.accumulate;
+  o.lr = p.lr;
+  o.min_lr = 0.1 * p.lr;
+  o.beta2 = 0.95;
+  o.weight_decay = 0;
+  o.amp = Amp::BFloat16;
+  o.eval_interval = o.checkpoint_interval = p.interval;
+  return o;
+}
+
 }  // namespace
 
-std::vector<std::string> train_presets() { return {"shakespeare-char-cpu", "gpt2-124m"}; }
+std::vector<std::string> train_presets() {
+  std::vector<std::string> all{"shakespeare-char-cpu", "gpt2-124m"};
+  for (const MptPreset& p : kMpt) all.push_back(p.name);
+  return all;
+}
 
 TrainOptions train_preset(const std::string& name) {
+  for (const MptPreset& p : kMpt)
+    if (name == p.name) return options_of(p);
   TrainOptions o;
   if (name == "shakespeare-char-cpu") {  // nanoGPT's configuration for a MacBook
     o.model = {.layers = 4,
@@ -208,6 +254,7 @@ void validate(const TrainOptions& o) {
     throw Error(fmt::format("train: {} heads do not divide the width {}", o.model.heads, o.model.width));
   for (auto [what, v] : {std::pair{"beta1", o.beta1}, {"beta2", o.beta2}, {"dropout", o.model.dropout}})
     require(v >= 0 && v < 1, what, v);
+  require(o.model.alibi >= 0 && o.model.alibi <= 64, "alibi", o.model.alibi);
   require(o.model.init_std >= 0 && std::isfinite(o.model.init_std), "init_std", o.model.init_std);
   require(o.weight_decay >= 0 && std::isfinite(o.weight_decay), "weight_decay", o.weight_decay);
   if (o.lower_residual && o.amp == Amp::Off) throw Error("train: a lower residual stream needs amp");

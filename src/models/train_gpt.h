@@ -50,7 +50,7 @@ struct TrainOptions {
   std::string text;        ///< the text itself; empty where there is `data`
   std::string data;        ///< a folder of `data pack --block`, or its address, whose tokens are streamed
   RemoteOptions remote;    ///< of an address
-  std::string init;        ///< GPT-2 weights in Hugging Face's names to start from, or empty
+  std::string init;        ///< weights of a GPT-2 or an MPT in Hugging Face's names to start from, or empty
   std::string checkpoint;  ///< file to write, or empty: none
   int64_t keep = 2;        ///< checkpoints that stay, with those before it; see train::Options
   bool resume = false;     ///< go on from that file

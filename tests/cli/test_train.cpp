@@ -219,10 +219,44 @@ TEST_F(Train, RefusesBadInput) {
   expect_error(with("--steps", "99999999999999999999"), 2, "out of range");
   expect_error(with("--stop-after", "0"), 2, "0 not in range 1 to 2147483647");
   expect_error(with("--device", "cuda:99"), 2, "cuda:99");
+  expect_error(with("--alibi", "-1"), 2, "alibi = -1 is out of range");
   expect_error(with("--init", folder / "nowhere.safetensors"), 2, "nowhere.safetensors");
   expect_error(run(tiny(3) + Words{"--resume"}), 2, "resume");
   expect_error(run({"sample", "--checkpoint", folder / "nowhere"}), 2, "nowhere");
   expect_error(run(tiny(3) + Words{"--width", "1048576", "--layers", "96"}), 1, "out of memory");
+}
+
+TEST_F(Train, MptModelsLearnStreamedTokens) {
+  const std::string data = folder / "data";
+  ASSERT_EQ(run({"data", "pack", text, "--block", "16", "--out", data}).code, 0);
+  const Words recipe{"train",   "gpt", "--preset",  "mpt-125m", "--data",          data, "--out",          out,
+                     "--heads", "3",   "--width",   "24",       "--layers",        "1",  "--block",        "16",
+                     "--steps", "60",  "--batch",   "2",        "--warmup",        "5",  "--lr",           "1e-2",
+                     "--vocab", "64",  "--threads", "1",        "--eval-interval", "0",  "--accumulation", "4"};
+  ASSERT_EQ(run(recipe + Words{"--json", folder / "a.json"}).code, 0);
+  EXPECT_EQ(json("a.json")["amp"], "bf16");  // as the preset says
+  const std::vector<double> whole = losses("a.json");
+  EXPECT_LT(whole.back(), 0.7 * whole.front());
+  const Finished s = run({"sample", "--checkpoint", out, "--tokens", "30", "--prompt", "Shall"});
+  ASSERT_EQ(s.code, 0) << s.err;
+  EXPECT_GE(s.out.size(), 35u);
+  // Interrupted on two ranks, it goes on as four, then as one.
+  fs::remove_all(out);
+  const auto ranks = [&](const char* count, const Words& more) {
+    return run(Words{"launch", "--procs", count, "--", TESSERA_COMMAND} + recipe + more);
+  };
+  ASSERT_EQ(ranks("2", {"--stop-after", "20"}).code, 0);
+  ASSERT_EQ(ranks("4", {"--resume", "--stop-after", "40"}).code, 0);
+  ASSERT_EQ(run(recipe + Words{"--resume", "--json", folder / "b.json"}).code, 0);
+  EXPECT_EQ(losses("b.json"), whole);
+  // Without validation and vocabulary, as tokens of others come.
+  fs::remove_all(out);
+  fs::remove_all(data + "/validation");
+  fs::remove(data + "/vocabulary.txt");
+  ASSERT_EQ(run(recipe + Words{"--json", folder / "c.json"}).code, 0);
+  EXPECT_EQ(losses("c.json"), whole);
+  EXPECT_TRUE(json("c.json")["val_loss"].is_null());
+  expect_error(run({"sample", "--checkpoint", out}), 2, "tokens without a vocabulary");
 }
 
 TEST_F(Train, StopsOrSkipsWhenTheLossIsNotANumber) {

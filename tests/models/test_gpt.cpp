@@ -40,6 +40,29 @@ TEST(GPT, HasThePublishedNumberOfParameters) {
   EXPECT_EQ(GPT(c).parameter_count(), 795904 + 64 * 128 + 65 * 128);
 }
 
+// By slopes in attention in place of positions: what a mask of all pairs gives, whatever the number of heads.
+TEST(GPT, LearnsPlacesFromSlopes) {
+  GPTConfig c{.layers = 2, .heads = 3, .width = 24, .block = 9, .vocab = 11, .bias = false, .alibi = 8};
+  Generator g(3);
+  GPT m(c, g);
+  EXPECT_EQ(m.parameter_count(), 11 * 24 + 24 + 2 * (12 * 24 * 24 + 2 * 24));
+  m.to(Float64);
+  const Tensor x = tokens(2, 9, c.vocab, g);
+  Tensors planes;
+  for (int64_t h = 0; h < 3; ++h)
+    planes.push_back((unsqueeze(arange(0, 9, 1, Float64), 0) - unsqueeze(arange(0, 9, 1, Float64), 1)) *
+                     alibi_slope(h, 3));
+  Tensor h = m.wte(x);
+  for (const auto& block : m.blocks) {
+    const Tensor qkv = block->attention->qkv(block->norm1(h));
+    h = h + block->attention->out(attention_qkv(qkv, 3, {.mask = stack(planes, 0), .causal = true}));
+    h = h + block->down(gelu_tanh(block->up(block->norm2(h))));
+  }
+  EXPECT_LT(distance(m(x), matmul(m.norm(h), m.head.transpose(0, 1))), 1e-12);
+  c.alibi = 65;
+  EXPECT_EQ(error_of([&] { GPT(c, g); }), "GPT: alibi = 65 is not in [0, 64]");
+}
+
 TEST(GPT, CountsTheWorkOfAStep) {
   GPTConfig c{.layers = 4, .heads = 4, .width = 128, .block = 64, .vocab = 65, .bias = false};
   // Weights of 4 blocks (12 * 128^2 each) and of the head; attention: 2 products of on average 32 keys, 3 times.
@@ -228,6 +251,43 @@ TEST(GPT2, LoadsHuggingFaceNames) {
     cut.load_state_dict(convert_gpt2(loaded, c.block));
     EXPECT_LT(distance(cut(x.slice(1, 0, 4)), from(x).slice(1, 0, 4)), 1e-6);
   }
+}
+
+TEST(MPT, LoadsHuggingFaceNames) {
+  GPTConfig c{.layers = 2, .heads = 1, .width = 16, .block = 2048, .vocab = 11, .bias = false};
+  c.activation = Activation::GeluErf;
+  c.alibi = 8;
+  Generator g(8);
+  const GPT from(c, g);
+  const Tensor x = tokens(2, 7, 11, g);
+  StateDict file;
+  for (const auto& [name, value] : from.state_dict()) {
+    std::string to = name;
+    for (const auto& [ours, theirs] : {std::pair{"h.", "blocks."},
+                                       {"attention.qkv", "attn.Wqkv"},
+                                       {"attention.out", "attn.out_proj"},
+                                       {"norm1", "norm_1"},
+                                       {"norm2", "norm_2"},
+                                       {"up", "ffn.up_proj"},
+                                       {"down", "ffn.down_proj"}})
+      if (const size_t at = to.find(ours); at != to.npos) to.replace(at, std::string_view(ours).size(), theirs);
+    if (to.starts_with("norm.")) to = "norm_f." + to.substr(5);
+    file["transformer." + (to == "head.weight" ? "wte.weight" : to)] = value;
+  }
+  EXPECT_TRUE(is_mpt(file));
+  EXPECT_FALSE(is_mpt(from.state_dict()));
+  EXPECT_EQ(mpt_config(file), c);
+  GPT to(mpt_config(file), g);
+  to.load_state_dict(convert_mpt(file));
+  EXPECT_EQ(to(x).to_vector<float>(), from(x).to_vector<float>());
+  file["transformer.blocks.1.attn.rotary"] = zeros({1});
+  file.erase("transformer.norm_f.weight");
+  EXPECT_EQ(error_of([&] { to.load_state_dict(convert_mpt(file)); }),
+            "load_state_dict: missing: norm.weight; unexpected: blocks.1.attn.rotary");
+  EXPECT_EQ(error_of([] {
+              mpt_config({{"transformer.wte.weight", zeros({3, 2})}});
+            }),
+            "no MPT weights in Hugging Face's names (transformer.wte.weight, transformer.blocks.0...)");
 }
 
 TEST(GPT2, NamesWhatDoesNotFit) {

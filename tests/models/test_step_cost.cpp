@@ -93,7 +93,8 @@ TEST(WithoutMemory, EveryModelSteps) {
 
 TEST(StepCost, KnowsItsModels) {
   EXPECT_EQ(error_of<Error>([] { TrainingStep({"gpt3"}); }),
-            "unknown model \"gpt3\": there are shakespeare-char-cpu, gpt2-124m, convmodel, resnet20, resnet50, "
+            "unknown model \"gpt3\": there are shakespeare-char-cpu, gpt2-124m, mpt-125m, mpt-350m, mpt-760m, mpt-1b, "
+            "mpt-3b, convmodel, resnet20, resnet50, "
             "mobilenetv2, unet, resnet18, resnet34, vit-b16, bert, minilm, gpt2, keyword-lstm, unet-resnet34");
   EXPECT_EQ(error_of<Error>([] { TrainingStep({"resnet20", -1}); }), "a batch of -1 is none");
 }

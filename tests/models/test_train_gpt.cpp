@@ -357,7 +357,8 @@ TEST(TrainGPT, RefusesBadOptions) {
   EXPECT_EQ(error([](TrainOptions& o) { o.checkpoint = "/none/c"; }),
             "cannot write \"/none/c\": No such file or directory");
   EXPECT_EQ(error_of([] { train_preset("gpt3"); }),
-            "unknown preset \"gpt3\": there are shakespeare-char-cpu, gpt2-124m");
+            "unknown preset \"gpt3\": there are shakespeare-char-cpu, gpt2-124m, mpt-125m, mpt-350m, mpt-760m, mpt-1b, "
+            "mpt-3b");
 }
 
 TEST(TrainGPT, PresetsAreThePublishedOnes) {
@@ -371,6 +372,15 @@ TEST(TrainGPT, PresetsAreThePublishedOnes) {
   EXPECT_EQ(s.steps, 2000);
   const TrainOptions g = train_preset("gpt2-124m");
   EXPECT_EQ(g.model, GPTConfig());
+  const TrainOptions m = train_preset("mpt-1b");
+  EXPECT_EQ(m.model.width, 2048);
+  EXPECT_EQ(m.model.block, 2048);
+  EXPECT_EQ(m.model.vocab, 50368);
+  EXPECT_EQ(m.model.alibi, 8);
+  EXPECT_FALSE(m.model.bias);
+  EXPECT_EQ(m.batch * m.accumulate, 512);
+  EXPECT_EQ(m.amp, Amp::BFloat16);
+  for (const std::string& name : train_presets()) validate(train_preset(name));
 }
 
 }  // namespace
