@@ -136,6 +136,7 @@ void write_results(const models::TrainResult& result, const TrainCommand& c, int
   results.extra()["val_loss"] = result.val_loss ? nlohmann::json(*result.val_loss) : nlohmann::json();  // null: stopped
   results.extra()["peak_memory_bytes"] = result.peak_memory_bytes;
   results.extra()["skipped_steps"] = result.skipped;
+  results.extra()["microbatch"] = result.microbatch;
   results.extra()["amp"] = c.amp;
   results.extra()["residual"] = c.residual;
   if (!result.own_ms.empty()) results.extra()["own_ms"] = result.own_ms;  // [rank][step]: without waiting for others
@@ -166,6 +167,7 @@ void settle(TrainCommand& c) {
   c.options.lower_residual = c.residual != "f32";
   if (c.options.lower_residual && c.residual != c.amp)
     throw UsageError(fmt::format("--residual {0} needs --amp {0}", c.residual));
+  c.options.microbatch = c.microbatch_size();
   c.options.device = c.target();
   c.attention.apply(c.options.device);
   if (c.fma_peak && c.options.device.is_gpu()) throw UsageError("--fma-peak is of the CPU");
@@ -214,6 +216,9 @@ models::TrainResult train(TrainCommand& c, const dist::World& world, Progress& p
     probe();
   };
   if (world.rank() > 0) return models::train_gpt(c.options, callbacks, &world);
+  callbacks.on_microbatch = [&](int64_t sequences, int64_t too_many) {
+    progress.note(c.found_microbatch(sequences, too_many, "sequence"));
+  };
   callbacks.on_step = [&](const models::StepInfo& s) {
     double now = static_cast<double>(tokens_per_step) / s.ms * 1e3;
     rate = rate == 0 ? now : 0.95 * rate + 0.05 * now;

@@ -41,6 +41,7 @@ void settle(ConvModelCommand& c) {
   c.options.seed = c.seed;
   c.options.keep = c.keep;
   c.options.device = c.target();
+  c.options.microbatch = c.microbatch_size();
   c.options.report_interval = c.options.device.is_gpu() && !c.stop_after ? 32 : 1;
   try {
     models::validate(c.options);
@@ -69,6 +70,9 @@ Finished train(const ConvModelCommand& c, train::Amp amp, const dist::World& wor
   };
   if (world.rank() == 0) {
     callbacks.on_note = [&](const std::string& line) { progress.note("note: " + line); };
+    callbacks.on_microbatch = [&](int64_t strips, int64_t too_many) {
+      progress.note(c.found_microbatch(strips, too_many, "strip"));
+    };
     callbacks.on_step = [&](const models::ConvModelStep& s) {
       progress.update(s.step, fmt::format("loss {:.4f}  {:.2f} ms", s.loss, s.ms));
       if (c.stop_after && s.step >= c.stop_after && s.step < o.steps) train::stop_requested() = true;

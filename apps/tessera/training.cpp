@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <charconv>
 #include <climits>
 #include <cstdlib>
 #include <filesystem>
@@ -27,6 +28,8 @@ void TrainingOptions::add_to(Command app, const std::string& what_is_written) {
       .with_default();
   app.option("--stop-after", stop_after, "save and end after that many steps in all").range(1, INT_MAX);
   add_averaging_to(app);
+  app.option("--microbatch", microbatch,
+             "samples of a batch that go through the model at a time, or auto: as many as fit into memory");
   CommonOptions::add_to(app, true);
   add_picks_to(app);
 }
@@ -69,6 +72,22 @@ void TrainingOptions::check_ranks(int ranks, int64_t accumulation) {
   if (accumulation % ranks != 0)
     throw UsageError(fmt::format("{} ranks do not divide the {} batches of a step: give an --accumulation that they do",
                                  ranks, accumulation));
+}
+
+int64_t TrainingOptions::microbatch_size() const {
+  if (microbatch.empty()) return 0;
+  if (microbatch == "auto") return train::kAutoMicrobatch;
+  int64_t size = 0;
+  const char* const last = microbatch.data() + microbatch.size();
+  const auto [end, error] = std::from_chars(microbatch.data(), last, size);
+  if (error != std::errc() || end != last || size < 1)
+    throw UsageError(fmt::format("--microbatch: {} is neither auto nor a number of samples", microbatch));
+  return size;
+}
+
+std::string TrainingOptions::found_microbatch(int64_t samples, int64_t too_many, const std::string& what) {
+  return fmt::format("microbatches of {} {}{} fit{}", samples, what, samples > 1 ? "s" : "",
+                     too_many ? fmt::format(", {} do not", too_many) : "");
 }
 
 train::Amp TrainingOptions::precision() const {

@@ -17,7 +17,7 @@ void catch_signals();
 void exit_if_signalled();
 
 struct TrainingOptions : CommonOptions {
-  std::string amp = "off", out;
+  std::string amp = "off", out, microbatch;
   bool resume = false;
   int64_t stop_after = 0;  // 0: never
   std::string hierarchy;   // empty: one level, with local_sgd
@@ -33,6 +33,10 @@ struct TrainingOptions : CommonOptions {
   /// How so many ranks average now and then; absent where they do not. Throws UsageError.
   std::optional<dist::LocalSGDOptions> averaging_of(int ranks) const;
   train::Amp precision() const;
+  /// As train::Options have it. Throws UsageError.
+  int64_t microbatch_size() const;
+  /// What was found: "microbatches of 4 sequences fit, 8 do not".
+  static std::string found_microbatch(int64_t samples, int64_t too_many, const std::string& what);
   /// Makes the folder and checks it for these checkpoints, of which a run that goes on needs one. Throws UsageError.
   void prepare(std::initializer_list<std::string> checkpoints) const;
 

@@ -66,9 +66,16 @@ struct Work {
   int64_t validation_batches = 0;
 };
 
+/// Of Options::microbatch: as many samples as fit.
+inline constexpr int64_t kAutoMicrobatch = -1;
+
 struct Options {
-  Every until = steps(1000);                     ///< the length of the run
-  int64_t accumulate = 1;                        ///< micro-batches of each step
+  Every until = steps(1000);  ///< the length of the run
+  int64_t accumulate = 1;     ///< micro-batches of each step
+  /// Samples of a batch, which dim 0 of its tensors counts, that go through the model at a time; 0: all. Where it is
+  /// kAutoMicrobatch, a batch that does not fit into memory is tried again by halves, on all ranks alike. Last bits of
+  /// gradients, what dropout draws and statistics of norms are those of this size.
+  int64_t microbatch = 0;
   optim::Schedule schedule = optim::constant();  ///< of the learning rate
   double clip = 0;                               ///< largest norm of the gradient; 0: any
   Amp amp = Amp::Off;                            ///< with Float16, losses are scaled
@@ -111,6 +118,8 @@ struct Callbacks {
   std::function<void(int64_t step)> on_checkpoint = {};
   /// What somebody should read, in a line: that the newest checkpoint is damaged and the run goes on from an older one.
   std::function<void(const std::string&)> on_note = {};
+  /// With kAutoMicrobatch, on each rank: so many samples at a time fit; `too_many` did not, or 0.
+  std::function<void(int64_t samples, int64_t too_many)> on_microbatch = {};
   const std::atomic<bool>* stop = nullptr;  ///< when it becomes true, training saves and returns
 };
 
@@ -122,6 +131,7 @@ struct Result {
   /// Milliseconds that steps since the last resume took on the host of each rank, without what it waited for others:
   /// [rank][step]. Empty with one rank.
   std::vector<std::vector<double>> own_ms;
+  int64_t microbatch = 0;         ///< samples that went through the model at a time; 0: all of a batch
   int64_t peak_memory_bytes = 0;  ///< of tensors, in any part of the run on this rank
   bool stopped = false;
 };

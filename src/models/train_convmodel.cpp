@@ -95,6 +95,7 @@ void check_loaded(Checkpoint& from, const ConvModelOptions& o) {
 train::Options make_options(const ConvModelOptions& o) {
   return {.until = train::steps(o.steps),
           .accumulate = o.accumulate,
+          .microbatch = o.microbatch,
           .amp = o.amp,
           .seed = o.seed,
           .device = o.device,
@@ -159,6 +160,7 @@ void validate(const ConvModelOptions& o) {
   require(o.steps >= 1, "steps", o.steps);
   require(o.size >= 2 && o.size <= 16384, "size", o.size);
   require(o.accumulate >= 1 && o.accumulate <= o.size, "accumulation", o.accumulate);
+  require(o.microbatch >= train::kAutoMicrobatch, "microbatch", o.microbatch);
   require(o.lr >= 0 && std::isfinite(o.lr), "lr", o.lr);
   require(o.report_interval >= 1, "report_interval", o.report_interval);
   require(o.checkpoint_interval >= 0, "checkpoint_interval", o.checkpoint_interval);
@@ -185,7 +187,10 @@ ConvModelResult train_convmodel(const ConvModelOptions& options, const ConvModel
   validate(options);
   ConvModel model = make_model(options);
   optim::Adam optimizer(model.parameters(), {.lr = options.lr});
-  train::Callbacks called{.on_step = callbacks.on_step, .on_note = callbacks.on_note, .stop = callbacks.stop};
+  train::Callbacks called{.on_step = callbacks.on_step,
+                          .on_note = callbacks.on_note,
+                          .on_microbatch = callbacks.on_microbatch,
+                          .stop = callbacks.stop};
   if (callbacks.on_start) called.on_start = [&](int64_t step) { callbacks.on_start(model.parameter_count(), step); };
   train::Result trained =
       train::Trainer(model, optimizer, make_work(model, options), make_options(options), group).run(called);

@@ -17,6 +17,7 @@ struct ConvModelOptions {
   int64_t steps = 512;
   int64_t size = 512;      ///< of the picture, in pixels: height and width
   int64_t accumulate = 1;  ///< strips of the picture that make a step, which ranks share; norms are over a strip
+  int64_t microbatch = 0;  ///< see train::Options; a strip is one sample
   double lr = 1e-3;        ///< of Adam
   uint64_t seed = 1337;
   Amp amp = Amp::Off;                                   ///< with Float16, losses are scaled
@@ -44,7 +45,8 @@ struct ConvModelCallbacks {
   std::function<void(int64_t parameters, int64_t first_step)> on_start = {};
   std::function<void(const ConvModelStep&)> on_step = {};  ///< of each step, once its loss has been read
   std::function<void(const std::string&)> on_note = {};    ///< see train::Callbacks
-  const std::atomic<bool>* stop = nullptr;                 ///< when it becomes true, training saves and returns
+  std::function<void(int64_t strips, int64_t too_many)> on_microbatch = {};  ///< see train::Callbacks
+  const std::atomic<bool>* stop = nullptr;  ///< when it becomes true, training saves and returns
 };
 struct ConvModelResult {
   std::vector<ConvModelStep> steps;         ///< of the whole run, also of the part before a resume

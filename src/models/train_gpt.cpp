@@ -118,6 +118,7 @@ train::Options make_options(const TrainOptions& o, const TextData& data) {
   return {
       .until = train::steps(o.steps),
       .accumulate = o.accumulate,
+      .microbatch = o.microbatch,
       .schedule = optim::warmup_cosine(o.warmup, std::max(o.steps, o.warmup), o.lr > 0 ? o.min_lr / o.lr : 0),
       .clip = o.clip,
       .amp = o.amp,
@@ -235,6 +236,7 @@ void validate(const TrainOptions& o) {
   require(o.steps >= 1, "steps", o.steps);
   require(o.batch >= 1, "batch", o.batch);
   require(o.accumulate >= 1, "accumulation", o.accumulate);
+  require(o.microbatch >= train::kAutoMicrobatch, "microbatch", o.microbatch);
   require(o.steps <= kMostBatches / o.accumulate, "steps", o.steps);
   require(o.lr >= 0 && std::isfinite(o.lr), "lr", o.lr);
   require(o.min_lr >= 0, "min_lr", o.min_lr);
@@ -273,6 +275,7 @@ TrainResult train_gpt(const TrainOptions& options, const TrainCallbacks& callbac
                           .on_eval = callbacks.on_eval,
                           .on_checkpoint = callbacks.on_checkpoint,
                           .on_note = callbacks.on_note,
+                          .on_microbatch = callbacks.on_microbatch,
                           .stop = callbacks.stop};
   if (callbacks.on_start)
     called.on_start = [&](int64_t step) { callbacks.on_start(model.parameter_count(), tokens, step); };

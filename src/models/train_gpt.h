@@ -33,6 +33,7 @@ using train::StepInfo;
 struct TrainOptions {
   GPTConfig model;                                   ///< vocab 0: as many as the text has characters
   int64_t steps = 2000, batch = 12, accumulate = 1;  ///< ranks share the batches of a step
+  int64_t microbatch = 0;                            ///< sequences at a time, see train::Options
   double lr = 1e-3, min_lr = 1e-4;                   ///< cosine from the first to the second after `warmup` steps
   int64_t warmup = 100;
   double beta1 = 0.9, beta2 = 0.99, weight_decay = 0.1;  ///< decay on matrices only
@@ -73,7 +74,8 @@ struct TrainCallbacks {
   std::function<void(const EvalInfo&)> on_eval = {};
   std::function<void(int64_t step)> on_checkpoint = {};
   std::function<void(const std::string&)> on_note = {};  ///< see train::Callbacks
-  const std::atomic<bool>* stop = nullptr;               ///< when it becomes true, training saves and returns
+  std::function<void(int64_t sequences, int64_t too_many)> on_microbatch = {};  ///< see train::Callbacks
+  const std::atomic<bool>* stop = nullptr;  ///< when it becomes true, training saves and returns
 };
 
 struct TrainResult : train::Result {

@@ -10,6 +10,7 @@
 #include "tessera/autograd.h"
 #include "tessera/profiler.h"
 #include "train/averaging.h"
+#include "train/microbatch.h"
 #include "train/ranks.h"
 #include "train/saved.h"
 #include "train/step_reader.h"
@@ -52,14 +53,16 @@ class Trainer::Run {
         own_(checked_share()),
         averaging_(options_.local_sgd, ranks_),
         own_time_(ranks_),
+        microbatch_(options_.microbatch),
         scaler_({.enabled = options_.amp == Amp::Float16}),
         loader_([this](int64_t i) { return work_.batches(number_of(i)); }, 2, work_.resident ? cpu() : options_.device),
         gradients_(model.parameters()),
-        buffers_(options_.accumulate > 1 ? floating_buffers(model) : std::vector<Tensor>()),
+        buffers_(options_.accumulate > 1 || options_.microbatch ? floating_buffers(model) : std::vector<Tensor>()),
         buffer_sum_(buffers_),
         resumed_(agreed_resume()),
         file_(options_.checkpoint, resumed_, static_cast<int>(options_.keep)),
         reader_(options_.device, [this](std::vector<StepInfo> steps) { read(std::move(steps)); }) {
+    check_modules();
     if (ranks_.size() > 1 && !averaging_.is_on())
       parallel_.emplace(model, *group, dist::DataParallelOptions{.op = dist::Sum});
     const StateDict averages = resumed_ ? restore() : StateDict();
@@ -95,6 +98,7 @@ class Trainer::Run {
     result_.own_ms = own_time_.of_all_ranks();
     if (done()) result_.val_loss = validate();
     result_.stopped = !done();
+    result_.microbatch = microbatch_.size();
     optimizer_.zero_grad();
     note_memory();
     save();
@@ -112,6 +116,7 @@ class Trainer::Run {
       if (!ok) throw Error(fmt::format("train: {} is out of range", what));
     };
     require(options_.accumulate >= 1, "accumulation");
+    require(options_.microbatch >= kAutoMicrobatch, "microbatch");
     require(options_.until.count >= 0, "the length of the run");
     require(options_.report_interval >= 1, "report_interval");
     require(options_.keep >= 1 && options_.keep <= 1000, "keep");
@@ -122,6 +127,8 @@ class Trainer::Run {
       if (every.unit == Every::Unit::Epochs && work_.epoch == 0)
         throw Error("train: an interval in epochs needs to know how many batches an epoch has");
     }
+    if (options_.microbatch == kAutoMicrobatch && options_.local_sgd)
+      throw Error("train: no microbatch can be found by ranks that step by themselves: give its size");
     if (!work_.batches || !(work_.loss || work_.loss_and_backward)) throw Error("train: needs batches and a loss");
     if (options_.local_sgd && work_.count && work_.items == 0)
       for (const Every& every : {options_.until, options_.evaluate, options_.save})
@@ -134,6 +141,14 @@ class Trainer::Run {
           fmt::format("train: {} ranks do not divide the {} batches of a step: give an accumulation that they do",
                       ranks_.size(), options_.accumulate));
     return options_.accumulate / ranks_.size();
+  }
+
+  // Where a rank that runs out of memory leaves others waiting within the model, no size can be tried.
+  void check_modules() const {
+    if (!microbatch_.is_searched() || ranks_.size() == 1) return;
+    for (const auto& [name, module] : model_.named_modules())
+      if (module.as<dist::SyncBatchNorm2d>())
+        throw Error(fmt::format("train: no microbatch can be found for {}, whose ranks wait for each other", name));
   }
 
   // Rank 0 knows: others may not see a file at once.
@@ -238,16 +253,19 @@ class Trainer::Run {
     const Weighed weighed = weigh();
     Tensors losses, before;
     for (const Tensor& b : buffers_) before.push_back(b.clone());
-    for (int64_t i = 0; i < own_; ++i) {
-      if (ranks_.size() == 1 && stopped()) return forget(before), false;
-      default_generator().set_state(options_.seed, static_cast<uint64_t>(number_of(first + i)) << kDrawsOfBatch);
-      const auto at = static_cast<size_t>(i);
-      const Tensors batch = weighed.batches.empty() ? next_batch() : weighed.batches[at];
-      losses.push_back(reshape(cast(local_gradients(batch, weighed.shares[at]), Float64), {1}));
-      if (own_ > 1) gradients_.add();
-      take_buffers(before);
+    for (bool fits = false; !fits;) {
+      std::optional<std::string> failure;
+      try {
+        if (!own_gradients(first, weighed, before, losses)) return forget(before), false;
+      } catch (const OutOfMemoryError& e) {
+        if (!microbatch_.is_searched()) throw;
+        failure = e.what();
+      }
+      fits = microbatch_.agree(ranks_, failure);
+      if (!fits) begin_again(first, weighed, before);
     }
-    if (own_ > 1) gradients_.finish();
+    if (const auto found = microbatch_.news(); found && callbacks_->on_microbatch)
+      callbacks_->on_microbatch(found->samples, found->too_many);
     if (const auto* p = parallel()) p->reduce();
     mean_buffers();
     const NoGrad no_grad;
@@ -260,28 +278,79 @@ class Trainer::Run {
   // What makes gradients of ranks one in this step.
   const dist::DataParallel* parallel() const { return parallel_ ? &*parallel_ : averaging_.parallel(); }
 
+  // The sum of this rank's gradients, without a word to others. False if stopped.
+  bool own_gradients(int64_t first, const Weighed& weighed, const Tensors& before, Tensors& losses) {
+    losses.clear();
+    microbatch_.begin();
+    for (int64_t i = 0; i < own_; ++i) {
+      if (ranks_.size() == 1 && stopped()) return false;
+      default_generator().set_state(options_.seed, static_cast<uint64_t>(number_of(first + i)) << kDrawsOfBatch);
+      const auto at = static_cast<size_t>(i);
+      const Tensors batch = weighed.batches.empty() ? next_batch() : weighed.batches[at];
+      losses.push_back(reshape(batch_gradients(batch, weighed.shares[at], before), {1}));
+      if (own_ > 1) gradients_.add();
+    }
+    if (own_ > 1) gradients_.finish();
+    return true;
+  }
+
+  // The share of a batch in the loss of its step, whose gradients its parts add up.
+  Tensor batch_gradients(const Tensors& batch, double share, const Tensors& before) {
+    const std::vector<Tensors> parts = microbatch_.parts_of(batch);
+    Tensor loss;
+    for (const Tensors& part : parts) {
+      const double weight = parts.size() == 1 ? share : share * share_of(part, batch);
+      const Tensor own = cast(local_gradients(part, weight), Float64);
+      loss = loss.defined() ? loss + own : own;
+      take_buffers(before, parts.size());
+    }
+    if (!buffers_.empty()) buffer_sum_.add();
+    return loss;
+  }
+
+  // How much of a batch a part of it counts.
+  double share_of(const Tensors& part, const Tensors& batch) const {
+    const bool counts = work_.count && work_.count(batch) > 0;
+    const auto size = [&](const Tensors& b) {
+      return static_cast<double>(counts ? work_.count(b) : Microbatch::rows_of(b));
+    };
+    return size(part) / size(batch);
+  }
+
   Tensor local_gradients(const Tensors& batch, double share) {
     if (!parallel()) return add_gradients(batch, share);
     const auto local = parallel()->no_sync();
     return add_gradients(batch, share);
   }
 
+  // After an attempt at a step that some rank had no memory for.
+  void begin_again(int64_t first, const Weighed& weighed, const Tensors& before) {
+    forget(before);
+    optimizer_.zero_grad();
+    empty_cache(options_.device);
+    if (weighed.batches.empty()) loader_.seek(first);
+  }
+
   void forget(const Tensors& before) {
     gradients_.clear();
     buffer_sum_.clear();
     const NoGrad no_grad;
-    for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i].copy_(before[i]);
+    for (size_t i = 0; i < buffers_.size(); ++i) {
+      buffers_[i].copy_(before[i]);
+      buffers_[i].set_grad({});
+    }
   }
 
-  // Buffers are added up as gradients are; each micro-batch begins with those of the step before.
-  void take_buffers(const Tensors& before) {
-    if (buffers_.empty()) return;
+  // Buffers are added up as gradients are, each as the mean over the parts of a batch; each part begins with those of
+  // the step before.
+  void take_buffers(const Tensors& before, size_t parts) {
     const NoGrad no_grad;
     for (size_t i = 0; i < buffers_.size(); ++i) {
-      buffers_[i].set_grad(buffers_[i].clone());
+      const Tensor mine = parts == 1 ? buffers_[i].clone() : buffers_[i] * (1.0 / static_cast<double>(parts));
+      const Tensor sum = buffers_[i].grad();
+      buffers_[i].set_grad(sum.defined() ? sum + mine : mine);
       buffers_[i].copy_(before[i]);
     }
-    buffer_sum_.add();
   }
   void mean_buffers() {
     if (buffers_.empty()) return;
@@ -357,7 +426,13 @@ class Trainer::Run {
       const int64_t count = count_of(batch);
       if (!work_.resident)
         for (Tensor& t : batch) t = t.to(options_.device);
-      parts.push_back(reshape(cast(work_.loss(batch), Float64) * static_cast<double>(count), {1}));
+      const std::vector<Tensors> microbatches = microbatch_.parts_of(batch);
+      Tensor loss = zeros({1}, Float64, options_.device);
+      for (const Tensors& part : microbatches) {
+        const double share = microbatches.size() == 1 ? 1 : share_of(part, batch);
+        loss = loss + cast(work_.loss(part), Float64) * (static_cast<double>(count) * share);
+      }
+      parts.push_back(loss);
       items += count;
     }
     const Tensor all = sum(ranks_.sum_of(concat(parts, 0)));
@@ -394,8 +469,11 @@ class Trainer::Run {
     out.tensors.emplace("history.steps", ranks_.of_first(table(steps, kStepColumns)));
     out.tensors.emplace("history.evals", table(evals, kEvalColumns));
     out.metadata = options_.metadata;
-    out.metadata["state"] =
-        nlohmann::json{{"step", step_}, {"items", result_.items}, {"bytes", result_.peak_memory_bytes}}.dump();
+    const nlohmann::json state{{"step", step_},
+                               {"items", result_.items},
+                               {"bytes", result_.peak_memory_bytes},
+                               {"microbatch", microbatch_.size()}};
+    out.metadata["state"] = state.dump();
     file_.save(out, ranks_.group);
     if (callbacks_->on_checkpoint) callbacks_->on_checkpoint(step_);
   }
@@ -427,6 +505,7 @@ class Trainer::Run {
     result_.items = count("items", uint64_t{0});
     if (!state.contains("items")) result_.items = step_ * options_.accumulate * std::max<int64_t>(work_.items, 1);
     result_.peak_memory_bytes = count("bytes", uint64_t{0});
+    microbatch_.go_on_with(count("microbatch", uint64_t{0}));
     loader_.seek(step_ * own_);
     restore_history(from);
     return part(from, "averaging.");
@@ -460,6 +539,7 @@ class Trainer::Run {
   Averaging averaging_;
   int64_t own_items_ = 0;  // of this rank alone, since ranks were one
   OwnTime own_time_;
+  Microbatch microbatch_;
   amp::GradScaler scaler_;
   DataLoader loader_;
   dist::GradientSum gradients_;

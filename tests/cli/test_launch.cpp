@@ -78,6 +78,41 @@ TEST_F(LaunchTrain, LossesAreThoseOfOneProcess) {
   }
 }
 
+// One rank alone has too little memory: all take what it can.
+TEST_F(LaunchTrain, FindsAMicrobatchThatFitsOnAllRanks) {
+  const Words more{"--batch", "32", "--block", "32"};
+  ASSERT_EQ(run(train(6, "whole") + more).code, 0);
+  const auto whole = nlohmann::json::parse(read_file(folder / "whole"));
+  const auto limit = std::to_string(whole["peak_memory_bytes"].get<int64_t>() / 2);
+  for (const int procs : {2, 4}) {
+    fs::remove_all(out);
+    Words all = launched(procs, train(6, "auto") + more + Words{"--microbatch", "auto"});
+    const std::string script = "[ $RANK != 1 ] || export TESSERA_MEMORY_LIMIT=" + limit + "; exec \"$0\" \"$@\"";
+    all.insert(std::find(all.begin(), all.end(), "--") + 1, {"/bin/sh", "-c", script});
+    const Finished f = run(all);
+    ASSERT_EQ(f.code, 0) << f.err;
+    const int64_t size = nlohmann::json::parse(read_file(folder / "auto"))["microbatch"];
+    ASSERT_GT(size, 0) << procs;
+    ASSERT_LT(size, 32) << procs;
+    EXPECT_NE(f.out.find("microbatches of " + std::to_string(size) + " sequence"), std::string::npos) << f.out;
+    fs::remove_all(out);
+    ASSERT_EQ(run(train(6, "fixed") + more + Words{"--microbatch", std::to_string(size)}).code, 0);
+    EXPECT_EQ(losses("auto"), losses("fixed")) << procs;
+  }
+}
+
+TEST_F(LaunchTrain, AMicrobatchOfOneThatIsTooLargeIsOneLine) {
+  Words all = launched(4, train(6, "one") + Words{"--microbatch", "auto"});
+  const std::string script = "[ $RANK != 2 ] || export TESSERA_MEMORY_LIMIT=60K; exec \"$0\" \"$@\"";
+  all.insert(std::find(all.begin(), all.end(), "--") + 1, {"/bin/sh", "-c", script});
+  const Finished f = run(all);
+  EXPECT_EQ(f.code, 1);
+  EXPECT_NE(f.err.find("error: train: microbatches of one sample are too large on rank 2: out of memory on cpu: "),
+            std::string::npos)
+      << f.err;
+  EXPECT_EQ(f.err.find("error:"), f.err.rfind("error:")) << f.err;
+}
+
 // Runs that save after every step and are killed at random moments, the launcher or one of the ranks, each time on
 // another of these numbers of ranks. TESSERA_TEST_KILLS says how many.
 void LaunchTrain::go_on_through_kills(int accumulation, const std::vector<int>& procs) {

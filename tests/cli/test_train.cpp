@@ -220,6 +220,9 @@ TEST_F(Train, RefusesBadInput) {
   expect_error(with("--stop-after", "0"), 2, "0 not in range 1 to 2147483647");
   expect_error(with("--device", "cuda:99"), 2, "cuda:99");
   expect_error(with("--alibi", "-1"), 2, "alibi = -1 is out of range");
+  for (const char* size : {"0", "-1", "four", "4x"})
+    expect_error(with("--microbatch", size), 2,
+                 "--microbatch: " + std::string(size) + " is neither auto nor a number of samples");
   expect_error(with("--init", folder / "nowhere.safetensors"), 2, "nowhere.safetensors");
   expect_error(run(tiny(3) + Words{"--resume"}), 2, "resume");
   expect_error(run({"sample", "--checkpoint", folder / "nowhere"}), 2, "nowhere");
@@ -257,6 +260,43 @@ TEST_F(Train, MptModelsLearnStreamedTokens) {
   EXPECT_EQ(losses("c.json"), whole);
   EXPECT_TRUE(json("c.json")["val_loss"].is_null());
   expect_error(run({"sample", "--checkpoint", out}), 2, "tokens without a vocabulary");
+}
+
+TEST_F(Train, FindsAMicrobatchThatFits) {
+  const Words wide = tiny(4) + Words{"--batch", "32", "--block", "32", "--dropout", "0.1"};
+  ASSERT_EQ(run(wide + Words{"--json", folder / "whole.json"}).code, 0);
+  const auto limit = std::to_string(json("whole.json")["peak_memory_bytes"].get<int64_t>() / 2);
+  struct Limited {
+    explicit Limited(const std::string& bytes) { setenv("TESSERA_MEMORY_LIMIT", bytes.c_str(), 1); }
+    ~Limited() { unsetenv("TESSERA_MEMORY_LIMIT"); }
+  };
+  const auto again = [&](const Words& more) {
+    fs::remove_all(out);
+    return run(wide + more);
+  };
+  int64_t size = 0;
+  {
+    const Limited memory(limit);
+    expect_error(again({}), 1, "out of memory on cpu: ");
+    const Finished f = again({"--microbatch", "auto", "--json", folder / "auto.json"});
+    ASSERT_EQ(f.code, 0) << f.err;
+    size = json("auto.json")["microbatch"];
+    ASSERT_GT(size, 0);
+    ASSERT_LT(size, 32);
+    const std::string found = "microbatches of " + std::to_string(size) + " sequence";
+    EXPECT_NE(f.out.find(found), std::string::npos) << f.out;
+    EXPECT_NE(f.out.find(", " + std::to_string(2 * size) + " do not"), std::string::npos) << f.out;
+  }
+  ASSERT_EQ(again({"--microbatch", std::to_string(size), "--json", folder / "fixed.json"}).code, 0);
+  EXPECT_EQ(losses("auto.json"), losses("fixed.json"));
+  {
+    const Limited memory("150K");
+    expect_error(again({"--microbatch", "auto"}), 1, "out of memory on cpu: ");
+  }
+  for (const char* text : {"x", "0", "-4", "4T", "4MB", "99999999999G"}) {
+    const Limited memory(text);
+    expect_error(again({}), 1, "TESSERA_MEMORY_LIMIT=" + std::string(text) + " is no number of bytes, such as 800M");
+  }
 }
 
 TEST_F(Train, StopsOrSkipsWhenTheLossIsNotANumber) {

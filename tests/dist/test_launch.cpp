@@ -20,6 +20,7 @@
 #include "tessera/dist.h"
 #include "tessera/io.h"
 #include "tessera/ops.h"
+#include "tessera/trainer.h"
 
 namespace tessera::dist {
 namespace {
@@ -89,6 +90,18 @@ void rank_does(const std::string& what, const World& world) {
       while (!std::filesystem::exists(std::getenv("TESSERA_TEST_MARK"))) {
       }
     if (what == "differ") broadcast(ones({2}), 0, world);
+  }
+  if (what == "lost on trial") {  // of a microbatch
+    nn::Linear model(2, 1);
+    optim::SGD optimizer(model.parameters());
+    const auto loss = [&](const Tensors& b) {
+      if (world.rank() == 0) throw OutOfMemoryError("planted");
+      if (world.rank() == 1) raise(SIGKILL);
+      return mean(model(b[0]));
+    };
+    const train::Work work{.batches = [](int64_t) { return Tensors{ones({4, 2})}; }, .loss = loss};
+    const train::Options options{.accumulate = world.size(), .microbatch = train::kAutoMicrobatch};
+    train::Trainer(model, optimizer, work, options, &world).run();
   }
   if (what == "slow") {
     for (int i = 0; i < 20; ++i) {
@@ -184,6 +197,10 @@ TEST(Launch, SaysWhoFailedAndWhy) {
   EXPECT_EQ(killed.code, 128 + SIGKILL);
   EXPECT_EQ(killed.err, std::vector<std::string>{"error: rank 1 was ended by SIGKILL (out of memory?)"});
   EXPECT_LT(killed.seconds, 2);
+  const Ended lost = run_ranks_as("lost on trial", 4);
+  EXPECT_EQ(lost.code, 128 + SIGKILL);
+  EXPECT_EQ(lost.err, killed.err);
+  EXPECT_LT(lost.seconds, 2);
   const Ended gone = run_ranks_as("exit", 3);
   EXPECT_EQ(gone.code, 7);
   EXPECT_EQ(gone.err, std::vector<std::string>{"error: rank 1 ended with exit code 7"});
