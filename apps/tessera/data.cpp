@@ -33,8 +33,18 @@ void print_info(const MdsReader& reader) {
 }
 
 void verify(const MdsReader& reader) {
+  constexpr size_t ahead = 8;   // shards that are downloaded meanwhile
+  std::vector<int64_t> firsts;  // samples of shards that have one
+  for (int64_t at = 0; const int64_t size : reader.shard_sizes()) {
+    if (size > 0) firsts.push_back(at);
+    at += size;
+  }
   const auto shards = static_cast<int64_t>(reader.shards().size());
-  for (int64_t i = 0; i < shards; ++i) reader.verify(i);
+  for (int64_t i = 0; i < shards; ++i) {
+    const auto next = std::min(static_cast<size_t>(i), firsts.size());
+    reader.prefetch(std::span(firsts).subspan(next, std::min(ahead, firsts.size() - next)));
+    reader.verify(i);
+  }
   fmt::print("{} samples in {} shards are whole\n", reader.size(), shards);
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "data/packed_bytes.h"
 #include "remote_choice.h"
@@ -24,6 +25,7 @@ using Json = nlohmann::json;
 struct PackOptions {
   std::string input, out, compression, hashes, size_limit = "64M";
   int64_t block = 0;
+  RemoteChoice remote;
 
   MdsWriterOptions writer() const {
     MdsWriterOptions options;
@@ -176,11 +178,20 @@ Source files_below(const std::string& folder) {
   return out;
 }
 
-// A folder of shards is packed anew.
-Source shards_of(const std::string& folder) {
-  const auto reader = std::make_shared<MdsReader>(folder);
+constexpr int64_t kAhead = 4096;  // samples
+
+void prefetch_range(const MdsReader& reader, int64_t first, int64_t count) {
+  std::vector<int64_t> ids(static_cast<size_t>(std::min(count, reader.size() - first)));
+  std::iota(ids.begin(), ids.end(), first);
+  reader.prefetch(ids);
+}
+
+// A folder of shards, or an address, is packed anew.
+Source shards_of(const std::string& folder, const RemoteOptions& remote) {
+  const auto reader = std::make_shared<MdsReader>(folder, MdsReaderOptions{.remote = remote});
   return {reader->columns(), [reader, at = int64_t{0}](MdsSample& sample) mutable {
             if (at == reader->size()) return false;
+            if (at % kAhead == 0) prefetch_range(*reader, at, 2 * kAhead);
             sample = reader->sample(at++);
             return true;
           }};
@@ -235,11 +246,13 @@ bool pack_input(const PackOptions& o) {
   std::error_code code;
   if (fs::exists(o.out, code) && (!fs::is_directory(o.out, code) || !fs::is_empty(o.out, code)))
     throw UsageError(o.out + " is there already, and nothing is overwritten");
-  const bool folder = fs::is_directory(o.input, code), lines = fs::path(o.input).extension() == ".jsonl";
+  if (is_remote(o.out)) throw UsageError(o.out + ": only folders of this machine are written");
+  const bool remote = is_remote(o.input), folder = remote || fs::is_directory(o.input, code);
+  const bool lines = fs::path(o.input).extension() == ".jsonl";
   if (o.block > 0 && (lines || folder)) throw UsageError("--block is of a text");
   if (o.block > 0) return pack_tokens(o, options);
-  if (folder)
-    return pack(fs::exists(o.input + "/index.json") ? shards_of(o.input) : files_below(o.input), o.out, options);
+  if (remote || fs::exists(o.input + "/index.json")) return pack(shards_of(o.input, o.remote.settle()), o.out, options);
+  if (folder) return pack(files_below(o.input), o.out, options);
   return pack(lines ? json_lines(o.input) : text_lines(o.input), o.out, options);
 }
 
@@ -250,13 +263,15 @@ void add_data_pack(Command data) {
   auto o = std::make_shared<PackOptions>();
   command
       .option("input", o->input,
-              "lines of a text, JSON lines (.jsonl), or a folder of images, of .npy files or of shards")
+              "lines of a text, JSON lines (.jsonl), or a folder of images, of .npy files or of shards, or an address "
+              "of shards")
       .required();
   command.option("--out", o->out, "a new folder").required();
   command.option("--block", o->block, "a text as blocks of so many characters, for train gpt --data").range(1, 1 << 30);
   command.option("--compression", o->compression, "zstd or gz, or one with a level such as zstd:7");
   command.option("--hashes", o->hashes, "hashes to keep, such as sha1,xxh64");
   command.option("--size-limit", o->size_limit, "most bytes of a shard, before compression").with_default();
+  o->remote.add_to(command, "--");
   command.run([o] {
     catch_signals();
     if (pack_input(*o)) return;

@@ -39,6 +39,7 @@ struct MdsWriter::State {
     check_options();
     describe();
     std::error_code code;
+    if (is_remote(path)) throw Error("mds: " + in_quotes(path) + ": only folders of this machine are written");
     if (fs::exists(folder, code) && (!fs::is_directory(folder, code) || !fs::is_empty(folder, code)))
       throw Error("mds: " + in_quotes(path) + " is there already, and nothing is overwritten");
     made_folder = fs::create_directories(folder, code);

@@ -72,6 +72,10 @@ TEST(Data, ReadsAddresses) {
   EXPECT_TRUE(fs::exists(folder / "cache/shards"));
   EXPECT_EQ(with_cache({"data", "read", server / "d"}).out.rfind("800 samples in ", 0), 0u);
   EXPECT_EQ(server.asked("d/shard.00001.mds"), 1);
+  EXPECT_EQ(with_cache({"data", "pack", server / "d", "--out", folder / "copy", "--size-limit", "8k"}).code, 0);
+  EXPECT_EQ(read_file(folder / "copy/index.json"), read_file(folder / "d/index.json"));
+  EXPECT_EQ(run({"data", "pack", folder / "a.txt", "--out", "s3://bucket/d"}).err,
+            "error: s3://bucket/d: only folders of this machine are written\n");
 
   const auto refusal = [&](const std::string& address, const Words& more = {}) {
     const Finished finished = with_cache({"data", "verify", address}, more);

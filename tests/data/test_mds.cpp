@@ -178,6 +178,10 @@ TEST(Mds, WriterRefuses) {
   EXPECT_EQ(refusal({{"x", "str"}}, {"", {"sha1", "sha1"}}), "mds: a hash is there twice");
   EXPECT_EQ(refusal({{"x", "str"}}, {"", {}, 0}), "mds: a shard's limit of 0 bytes is not from 1 to 4 GiB");
   EXPECT_FALSE(fs::exists(folder / "w"));
+  EXPECT_EQ(error_of([] {
+              MdsWriter("s3://bucket/x", {{"x", "str"}});
+            }),
+            "mds: \"s3://bucket/x\": only folders of this machine are written");
 
   MdsWriter writer(folder / "w", {{"n", "int"}, {"t", "ndarray:int32:2"}, {"s", "str"}, {"j", "json"}});
   const auto bad = [&](const char* column, MdsValue value) {
