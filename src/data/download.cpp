@@ -225,7 +225,8 @@ void download(const Store& store, const std::string& file, const Patience& patie
   for (int attempt = 1;; ++attempt) {
     const Outcome outcome = connection->get(store, url, patience, receiver);
     if (outcome.kind == Outcome::Done) return;
-    const std::string why = one_line(outcome.why);
+    std::string why = one_line(outcome.why);
+    if (why.starts_with(name + ": ")) why.erase(0, name.size() + 2);
     if (outcome.kind == Outcome::Missing) throw MissingFile(fmt::format("{}: is not there: {}", name, why));
     if (outcome.kind == Outcome::Refused) throw FileError(fmt::format("{}: {}", name, why));
     if (outcome.kind == Outcome::Damaged && ++damaged == 2) throw FileError(fmt::format("{}: {}, twice", name, why));
