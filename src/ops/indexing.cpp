@@ -3,11 +3,14 @@
 
 #include <fmt/format.h>
 
+#include "core/element.h"
 #include "ops/elements.h"
 #include "ops/gradient.h"
 #include "ops/index_check.h"
+#include "ops/on_host.h"
 #include "ops/op_table.h"
 #include "ops/reference.h"
+#include "tessera/autograd.h"
 
 namespace tessera {
 namespace {
@@ -260,6 +263,53 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
   return index_select(flatten(expand(x, shape)), 0, flatten(places));
 }
 
+namespace {
+
+// fn(a pointer to the elements of x) of integers.
+template <class Fn>
+void with_integers(const Tensor& x, const Fn& fn) {
+  with_element_type(x.dtype(), [&]<class T>(T*) {
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) fn(x.data<T>());
+  });
+}
+// The least one, and how far the largest lies from it.
+std::pair<uint64_t, uint64_t> range_of(const Tensor& x) {
+  std::pair<uint64_t, uint64_t> range{0, UINT64_MAX};
+  with_integers(x, [&](const auto* from) {
+    const auto [least, most] = std::minmax_element(from, from + x.numel());
+    range = {static_cast<uint64_t>(*least), static_cast<uint64_t>(*most) - static_cast<uint64_t>(*least)};
+  });
+  return range;
+}
+
+// The same of integers of a range: those of each value are counted, and nothing is sorted.
+Unique unique_by_counting(const Tensor& x, uint64_t low, uint64_t range) {
+  const auto forward = [=](const Tensors& in) {
+    const int64_t n = in[0].numel();
+    std::vector<int64_t> counts(static_cast<size_t>(range) + 1), rank(counts.size());
+    Tensors out;
+    with_integers(in[0], [&]<class T>(const T* from) {
+      const auto place = [low](T v) { return static_cast<size_t>(static_cast<uint64_t>(v) - low); };
+      for (int64_t i = 0; i < n; ++i) ++counts[place(from[i])];
+      int64_t count = 0;
+      for (size_t i = 0; i < counts.size(); ++i) rank[i] = counts[i] > 0 ? count++ : 0;
+      out = {empty({count}, x.dtype()), empty({n}, Int64), empty({count}, Int64)};
+      for (size_t i = 0; i < counts.size(); ++i) {
+        if (counts[i] == 0) continue;
+        out[0].data<T>()[rank[i]] = static_cast<T>(low + i);
+        out[2].data<int64_t>()[rank[i]] = counts[i];
+      }
+      int64_t* const inverse = out[1].data<int64_t>();
+      for (int64_t i = 0; i < n; ++i) inverse[i] = rank[place(from[i])];
+    });
+    return out;
+  };
+  const Tensors found = custom_function("unique", {x}, forward, {});
+  return {found[0], found[1], found[2]};
+}
+
+}  // namespace
+
 Unique unique(const Tensor& x, bool numbered) {
   const Tensor flat = flatten(x);
   const Dim numel = flat.shape()[0];
@@ -268,6 +318,11 @@ Unique unique(const Tensor& x, bool numbered) {
     return {flat, none, none};
   }
   const int64_t n = numel.value();
+  if (on_host(flat) && !is_floating(flat.dtype()) && flat.dtype() != Bool) {
+    const Tensor dense = contiguous(flat);
+    const auto [low, range] = range_of(dense);
+    if (range < static_cast<uint64_t>(n)) return unique_by_counting(dense, low, range);
+  }
   const auto [sorted, order] = topk(flat, n, 0, false);
   // Where runs of equal ones begin.
   const Tensor first = ones({1}, Bool, x.device());

@@ -92,6 +92,32 @@ Tensor reduced_examples(const Tensor& values, const Tensor& x, Reduction reducti
   return cast(x.dim() < 2 && reduction == Reduction::None ? squeeze(y, 0) : y, amp::autocast_to_float32(x).dtype());
 }
 
+// Whether classes lie before other dims, and enough of these: so that logits need not be turned round.
+bool is_of_planes(const Tensor& logits, const Tensor& target, int64_t dim, const CrossEntropyOptions& o) {
+  if (!on_host(logits) || !on_host(target) || (logits.dtype() != Float32 && logits.dtype() != Float64)) return false;
+  if (dim + 1 >= logits.dim() || o.label_smoothing > 0 || logits.numel() == 0 || !logits.is_contiguous()) return false;
+  if (amp::autocast_to_float32(logits).dtype() != logits.dtype()) return false;
+  int64_t inner = 1;
+  for (int64_t d = dim + 1; d < logits.dim(); ++d) inner *= logits.size(d);
+  return inner >= 16;
+}
+Tensor entropy_of_planes(const Tensor& logits, const Tensor& target, int64_t dim, const CrossEntropyOptions& o) {
+  constexpr std::string_view op = "cross_entropy";
+  require_classes(op, target);
+  const Tensor last = movedim(logits, dim, -1);
+  require_shape(op, "target", target.meta(), rows_of(last.shape()));
+  const int64_t classes = logits.size(dim), examples = logits.numel() / classes;
+  int64_t outer = 1;
+  for (int64_t d = 0; d < dim; ++d) outer *= logits.size(d);
+  const Shape planes{outer, classes, examples / outer};
+  const Tensor places = reshape(cast(target, Int64), {outer, examples / outer});
+  const auto composed = [places, reduction = o.reduction, none = o.ignore_index](const Tensor& x) {
+    return cross_entropy(movedim(x, 1, -1), places, reduction, none, 0);
+  };
+  const Tensor y = host_cross_entropy(reshape(logits, planes), places, o.ignore_index, o.reduction, composed);
+  return o.reduction == Reduction::None ? reshape(y, target.shape()) : y;
+}
+
 }  // namespace
 
 Tensor nll_loss(const Tensor& x, const Tensor& target, const Tensor& weight, int64_t ignore_index,
@@ -110,7 +136,10 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, const CrossEntr
   const int64_t dim = logits.dim() == 1 ? 0 : normalize_dim(op, o.dim, logits.shape());
   const Tensor last = movedim(logits, dim, -1);
   const bool soft = is_floating(target.dtype());
-  if (!soft && !o.weight.defined()) return cross_entropy(last, target, o.reduction, o.ignore_index, o.label_smoothing);
+  if (!soft && !o.weight.defined()) {
+    if (is_of_planes(logits, target, dim, o)) return entropy_of_planes(logits, target, dim, o);
+    return cross_entropy(last, target, o.reduction, o.ignore_index, o.label_smoothing);
+  }
 
   const Dim classes = last.shape().back();
   require_weight_of_classes(op, o.weight, classes);

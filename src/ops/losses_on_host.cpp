@@ -259,7 +259,75 @@ Tensor by_rows(const char* name, const Tensors& inputs, const CustomForward& for
   return custom_function(name, inputs, forward, backward)[0];
 }
 
+// ---- cross-entropy over a dim before others, as [outer, classes, inner]
+
+/// fn(begin, end) for parts of the outer ones, which stay in a cache.
+template <class Fn>
+void each_plane_part(const Tensor& x, const Fn& fn) {
+  const int64_t most = std::max<int64_t>(1, (int64_t{1} << 16) / std::max<int64_t>(1, x.size(1) * x.size(2)));
+  for (int64_t first = 0; first < x.size(0); first += most) fn(first, std::min(x.size(0), first + most));
+}
+/// fn(example, its logit of the target's class as an offset) for those that count.
+template <class Fn>
+void each_counted(const Tensor& x, const Tensor& target, int64_t ignored, const Fn& fn) {
+  const int64_t inner = x.size(2), classes = x.size(1);
+  for (int64_t i = 0; i < target.numel(); ++i) {
+    const int64_t c = target.data<int64_t>()[i];
+    if (c == ignored) continue;
+    if (c < 0 || c >= classes)
+      throw Error(fmt::format("cross_entropy: target {} is not one of {} classes", c, classes));
+    fn(i, (i / inner * classes + c) * inner + i % inner);
+  }
+}
+
+// x, target -> the loss, how many examples count, their log-sum-exps [outer, inner].
+Tensors entropies_of_planes(const Tensors& in, int64_t ignored, Reduction reduction) {
+  const Tensor x = contiguous(in[0]), target = contiguous(in[1]);
+  const bool each = reduction == Reduction::None;
+  const Tensor sums = empty({x.shape()[0], x.shape()[2]}, x.dtype());
+  const Tensor loss = each ? zeros(sums.shape(), x.dtype()) : empty({}, x.dtype()), total = empty({}, x.dtype());
+  each_plane_part(x, [&](int64_t begin, int64_t end) {
+    slice(sums, 0, begin, end).copy_(logsumexp(slice(x, 0, begin, end), {1}));
+  });
+  with_float_type(x, [&]<class T>(T*) {
+    double sum = 0, count = 0;
+    each_counted(x, target, ignored, [&](int64_t i, int64_t at) {
+      const T value = sums.data<T>()[i] - x.data<T>()[at];
+      if (each) loss.data<T>()[i] = value;
+      sum += static_cast<double>(value), ++count;
+    });
+    if (!each) *loss.data<T>() = static_cast<T>(reduction == Reduction::Mean ? sum / count : sum);
+    *total.data<T>() = static_cast<T>(count);
+  });
+  return {loss, total, sums};
+}
+
+// The same, its outputs, and the loss's gradient -> that of x.
+Tensors entropy_slopes_of_planes(const Tensors& in, int64_t ignored, Reduction reduction) {
+  const Tensor x = contiguous(in[0]), target = contiguous(in[1]), &sums = in[4], g = contiguous(in[5]);
+  const Tensor dx = empty(x.shape(), x.dtype()), scale = zeros(sums.shape(), x.dtype());
+  with_float_type(x, [&]<class T>(T*) {
+    const int64_t step = reduction == Reduction::None ? 1 : 0;
+    const T share = reduction == Reduction::Mean ? T(1) / *in[3].data<T>() : T(1);
+    T *const of_example = scale.data<T>(), *const to = dx.data<T>();
+    each_counted(x, target, ignored, [&](int64_t i, int64_t) { of_example[i] = g.data<T>()[i * step] * share; });
+    each_plane_part(x, [&](int64_t begin, int64_t end) {
+      const auto part = [&](const Tensor& t) { return unsqueeze(slice(t, 0, begin, end), 1); };
+      slice(dx, 0, begin, end).copy_(exp(slice(x, 0, begin, end) - part(sums)) * part(scale));
+    });
+    each_counted(x, target, ignored, [&](int64_t i, int64_t at) { to[at] -= of_example[i]; });
+  });
+  return {dx};
+}
+
 }  // namespace
+
+Tensor host_cross_entropy(const Tensor& x, const Tensor& target, int64_t ignore_index, Reduction reduction,
+                          const Composed& composed) {
+  const auto forward = [=](const Tensors& in) { return entropies_of_planes(in, ignore_index, reduction); };
+  const auto slopes = [=](const Tensors& in) { return entropy_slopes_of_planes(in, ignore_index, reduction); };
+  return by_rows("cross_entropy_of_planes", {x, target}, forward, slopes, composed);
+}
 
 Tensor host_nll_loss(const Tensor& x, const Tensor& target, const Tensor& weight, int64_t ignore_index,
                      Reduction reduction, const Composed& composed) {

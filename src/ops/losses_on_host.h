@@ -13,6 +13,10 @@ using Composed = std::function<Tensor(const Tensor&)>;
 Tensor host_nll_loss(const Tensor& x, const Tensor& target, const Tensor& weight, int64_t ignore_index,
                      Reduction reduction, const Composed& composed);
 
+/// cross_entropy over dim 1 of [outer, classes, inner], f32 or f64, with an i64 target [outer, inner].
+Tensor host_cross_entropy(const Tensor& x, const Tensor& target, int64_t ignore_index, Reduction reduction,
+                          const Composed& composed);
+
 /// A number for each row of [n, classes], f32 or f64: the sum over other classes of max(0, x[row, class] + margin -
 /// x[row, target])^p, p being 1 or 2.
 Tensor host_margins(const Tensor& x, const Tensor& target, int64_t p, double margin, const Composed& composed);

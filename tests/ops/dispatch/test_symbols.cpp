@@ -231,6 +231,26 @@ TEST(Counts, NonzeroMaskedSelectAndUnique) {
   EXPECT_EQ(error_of([&] { nonzero(Tensor()); }), "nonzero: input 0 is undefined");
 }
 
+// Integers that lie close together are counted, others are sorted.
+TEST(Symbols, WhatIsThereOnceIsCountedOrSorted) {
+  Generator g(6);
+  const Tensor small = randint(-5, 6, {7, 41}, g);
+  const Unique want = unique(small * 1000);
+  for (const DType dtype : {Int8, Int16, Int32, Int64}) {
+    const Unique u = unique(small.to(dtype));
+    EXPECT_EQ(u.values.dtype(), dtype);
+    EXPECT_EQ(ints(u.values.to(Int64) * 1000), ints(want.values)) << name(dtype);
+    EXPECT_EQ(ints(u.inverse), ints(want.inverse)) << name(dtype);
+    EXPECT_EQ(ints(u.counts), ints(want.counts)) << name(dtype);
+  }
+  EXPECT_EQ(ints(unique(small.transpose(0, 1)).counts), ints(want.counts));
+  EXPECT_EQ(ints(unique(tensor<uint8_t>({255, 254, 255}, {3}))  // unsigned
+                     .counts),
+            (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(ints(unique(tensor<int64_t>({INT64_MAX, INT64_MIN, INT64_MAX}, {3})).values),
+            (std::vector<int64_t>{INT64_MIN, INT64_MAX}));
+}
+
 TEST(Counts, MaskedSelectHasAGradient) {
   const Tensor x = tensor<float>({0, 3, 0, 1, 2, 0}, {2, 3}).set_requires_grad();
   sum(square(masked_select(x, gt(x.detach(), full({}, 1))))).backward();

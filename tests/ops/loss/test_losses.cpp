@@ -253,6 +253,44 @@ TEST(Losses, CrossEntropyWithoutWeightsIsThatOfTheLastDim) {
             cross_entropy(row, full({}, 1, Int64)).item());
 }
 
+// Without copies whose classes lie last, in parts that a cache holds.
+TEST(Losses, CrossEntropyOfPlanesIsThatOfTheLastDim) {
+  Generator g(23);
+  for (const Shape& shape : {Shape{3, 7, 4, 5}, Shape{5, 1, 17}, Shape{40, 31, 61}}) {
+    const Tensor x = normal64(shape, g);
+    Shape rows = shape;
+    rows.erase(rows.begin() + 1);
+    const Tensor target = randint(0, shape[1].value(), rows, g);
+    for (Reduction r : kReductions) {
+      const CrossEntropyOptions o{.dim = 1, .ignore_index = 2, .reduction = r};
+      const auto both = [&](const Tensor& in, const Tensor& t, bool planes) {
+        const Tensor leaf = in.detach().set_requires_grad();
+        const Tensor y = planes ? cross_entropy(leaf, t, o) : cross_entropy(movedim(leaf, 1, -1), t, r, 2);
+        const Tensor dx = grad({sum(square(y))}, {leaf}, {}, false, true)[0];
+        return Tensors{y, dx, grad({sum(square(dx))}, {leaf})[0]};
+      };
+      const Tensors want = both(x, target, false);
+      for (const Tensors& got : {both(x, target, true), both(x, target.to(Int32), true)})
+        for (size_t i = 0; i < 3; ++i) EXPECT_LE(relative_error(got[i], want[i]), 1e-13) << to_string(shape) << i;
+      const Tensors single = both(x.to(Float32), target, true);
+      for (size_t i = 0; i < 3; ++i) EXPECT_LE(relative_error(single[i], want[i]), 3e-6) << to_string(shape) << i;
+    }
+  }
+  const Tensor x = zeros({2, 3, 4, 4});
+  EXPECT_EQ(error_of([&] {
+              cross_entropy(x, full({2, 4, 4}, 3, Int64), CrossEntropyOptions{});
+            }),
+            "cross_entropy: target 3 is not one of 3 classes");
+  EXPECT_EQ(error_of([&] {
+              cross_entropy(x, zeros({2, 4}, Int64), CrossEntropyOptions{});
+            }),
+            "cross_entropy: target has shape [2, 4], not [2, 4, 4]");
+  EXPECT_EQ(error_of([&] {
+              cross_entropy(x, zeros({2, 4, 4}, Bool), CrossEntropyOptions{});
+            }),
+            "cross_entropy: target must be i64 or i32, not bool[2, 4, 4] on cpu");
+}
+
 TEST(Losses, CrossEntropyTakesProbabilities) {
   Generator g(17);
   const Tensor x = normal64({3, 5, 7}, g), t = softmax(normal64({3, 5, 7}, g), 1), w = uniform64({5}, g, 0.2, 2);
