@@ -11,6 +11,19 @@
 namespace tessera::python {
 namespace {
 
+/// "2:8,8:128", or a period and how many neighbours then average.
+using Hierarchy = std::variant<std::string, std::map<int64_t, int>>;
+std::vector<dist::AveragingLevel> levels_of(const Hierarchy& hierarchy, int64_t period) {
+  std::vector<dist::AveragingLevel> levels;
+  if (const auto* text = std::get_if<std::string>(&hierarchy)) {
+    if (!text->empty()) levels = dist::parse_hierarchy(*text);
+  } else {
+    for (const auto& [every, ranks] : std::get<1>(hierarchy)) levels.push_back({every, ranks});
+  }
+  if (levels.empty()) levels = {{period, 0}};
+  return levels;
+}
+
 using dist::Group;
 
 dist::ReduceOp op_of(const std::string& text) {
@@ -168,6 +181,15 @@ void bind_training(nb::module_& m) {
       .def("finish", &dist::GradientSum::finish, nb::call_guard<Unlocked>(),
            "Leaves the sum in the parameters, and begins anew.")
       .def("clear", &dist::GradientSum::clear, "Begins anew without it.");
+  nb::class_<dist::LocalSGDOptions>(m, "LocalSGDOptions", "The options of LocalSGD, as train.Options.local_sgd takes them.")
+      .def(
+          "__init__",
+          [](dist::LocalSGDOptions* made, const Hierarchy& hierarchy, int64_t period, int64_t warmup,
+             int gradients_within, double outer_momentum) {
+            new (made) dist::LocalSGDOptions{levels_of(hierarchy, period), warmup, gradients_within, outer_momentum, 0};
+          },
+          nb::arg("hierarchy") = "", nb::kw_only(), nb::arg("period") = 4, nb::arg("warmup") = 0,
+          nb::arg("gradients_within") = 1, nb::arg("outer_momentum") = 0.0);
   nb::class_<dist::LocalSGD>(
       m, "LocalSGD",
       "Ranks that step by themselves and average their parameters now and then. `hierarchy` maps "
@@ -176,17 +198,11 @@ void bind_training(nb::module_& m) {
       "all ranks, and later of blocks of `gradients_within`. It does what DataParallel does.")
       .def(
           "__init__",
-          [](dist::LocalSGD* made, const nn::Module& model, const Group& group,
-             const std::variant<std::string, std::map<int64_t, int>>& hierarchy, int64_t period, int64_t warmup,
-             int gradients_within, double outer_momentum, int64_t first_step) {
-            std::vector<dist::AveragingLevel> levels;
-            if (const auto* text = std::get_if<std::string>(&hierarchy)) {
-              if (!text->empty()) levels = dist::parse_hierarchy(*text);
-            } else {
-              for (const auto& [every, ranks] : std::get<1>(hierarchy)) levels.push_back({every, ranks});
-            }
-            if (levels.empty()) levels = {{period, 0}};
-            new (made) dist::LocalSGD(model, group, {levels, warmup, gradients_within, outer_momentum, first_step});
+          [](dist::LocalSGD* made, const nn::Module& model, const Group& group, const Hierarchy& hierarchy,
+             int64_t period, int64_t warmup, int gradients_within, double outer_momentum, int64_t first_step) {
+            const dist::LocalSGDOptions options{levels_of(hierarchy, period), warmup, gradients_within, outer_momentum,
+                                                first_step};
+            new (made) dist::LocalSGD(model, group, options);
           },
           nb::arg("model"), nb::arg("group"), nb::arg("hierarchy") = "", nb::kw_only(), nb::arg("period") = 4,
           nb::arg("warmup") = 0, nb::arg("gradients_within") = 1, nb::arg("outer_momentum") = 0.0,

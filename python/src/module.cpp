@@ -59,6 +59,8 @@ void bind_basics(nb::module_& m) {
   m.def("why_unavailable", &why_unavailable, nb::arg("device"), "Why a device cannot be used; empty if it can.");
   m.def("synchronize", &synchronize, nb::arg("device"), nb::call_guard<Unlocked>(),
         "Waits for all that was queued on a GPU, and raises what its kernels found wrong.");
+  m.def("set_memory_limit", &set_memory_limit, nb::arg("bytes"), nb::arg("device") = cpu(),
+        "The most bytes that tensors of a device may hold together; 0: what there is.");
   m.def("allow_nondeterministic", &allow_nondeterministic, nb::arg("allowed"),
         "Whether GPUs may add up in any order where that is faster: results then vary from run to run.");
   m.def("nondeterministic_allowed", &nondeterministic_allowed, "Whether GPUs may add up in any order.");

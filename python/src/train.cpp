@@ -115,6 +115,9 @@ void bind_options(nb::module_& m) {
            })
       .def_rw("until", &Options::until, "The length of the run.")
       .def_rw("accumulate", &Options::accumulate, "Micro-batches of each step, which ranks share.")
+      .def_rw("microbatch", &Options::microbatch,
+              "Samples of a batch that go through the model at a time; 0: all, AUTO_MICROBATCH: as many as fit.")
+      .def_rw("local_sgd", &Options::local_sgd, "distributed.LocalSGDOptions, for ranks that average now and then.")
       .def_rw("schedule", &Options::schedule, "Of the learning rate: a factor by step, as optim.warmup_cosine() gives.")
       .def_rw("clip", &Options::clip, "Largest norm of the gradient; 0: any.")
       .def_rw("amp", &Options::amp, "\"off\", \"bf16\" or \"fp16\", which also scales the loss.")
@@ -151,6 +154,7 @@ void bind_results(nb::module_& m) {
       .def_ro("val_loss", &Result::val_loss, "After the last step; None if stopped, or without validation.")
       .def_ro("items", &Result::items)
       .def_ro("skipped", &Result::skipped)
+      .def_ro("microbatch", &Result::microbatch, "Samples that went through the model at a time; 0: all of a batch.")
       .def_ro("peak_memory_bytes", &Result::peak_memory_bytes)
       .def_ro("stopped", &Result::stopped);
 }
@@ -195,19 +199,21 @@ void bind_trainer(nb::module_& m) {
           "run",
           [](PythonTrainer& t, std::function<void(int64_t)> on_start, std::function<void(const StepInfo&)> on_step,
              std::function<void(const EvalInfo&)> on_eval, std::function<void(int64_t)> on_checkpoint,
-             std::function<void(const std::string&)> on_note) {
+             std::function<void(int64_t, int64_t)> on_microbatch, std::function<void(const std::string&)> on_note) {
             const train::Callbacks callbacks{.on_start = std::move(on_start),
                                              .on_step = std::move(on_step),
                                              .on_eval = std::move(on_eval),
                                              .on_checkpoint = std::move(on_checkpoint),
-                                             .on_note = on_note ? std::move(on_note) : warn};
+                                             .on_note = on_note ? std::move(on_note) : warn,
+                                             .on_microbatch = std::move(on_microbatch)};
             const Unlocked unlocked;
             return t.run(callbacks);
           },
           nb::arg("on_start") = nb::none(), nb::arg("on_step") = nb::none(), nb::arg("on_eval") = nb::none(),
-          nb::arg("on_checkpoint") = nb::none(), nb::arg("on_note") = nb::none(),
-          "Trains to the end, or to a stop, and saves. `on_start` and `on_checkpoint` get the step, `on_note` a line "
-          "that somebody should read; without it that is a warning.")
+          nb::arg("on_checkpoint") = nb::none(), nb::arg("on_microbatch") = nb::none(), nb::arg("on_note") = nb::none(),
+          "Trains to the end, or to a stop, and saves. `on_start` and `on_checkpoint` get the step, `on_microbatch` how "
+          "many samples fit at a time and how many did not, `on_note` a line that somebody should read; without it that "
+          "is a warning.")
       .def("stop", &PythonTrainer::stop, "Lets run() save and return after the step that it is in; from any thread.");
 }
 
@@ -221,6 +227,7 @@ void bind_train(nb::module_& parent) {
   bind_trainer(m);
   m.def("shuffled_rows", &shuffled_rows, nb::arg("columns"), nb::arg("batch"), nb::arg("seed") = 0,
         "Batches for a Trainer: rows of all columns, shuffled anew in each epoch; a last, smaller batch is left out.");
+  m.attr("AUTO_MICROBATCH") = train::kAutoMicrobatch;
   m.def("caught_signal", &train::caught_signal, "The signal that has stopped a run; 0: none.");
 }
 

@@ -12,7 +12,7 @@ Tensors of a collective have the same shape and dtype on all ranks. Those that r
 from __future__ import annotations
 
 from . import _C
-from ._C import Aborted, DataParallel, GradientSum, Group, LocalSGD, Tensor, Work, World  # noqa: F401
+from ._C import Aborted, DataParallel, GradientSum, Group, LocalSGD, LocalSGDOptions, Tensor, Work, World  # noqa: F401
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

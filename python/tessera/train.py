@@ -15,3 +15,4 @@ Every, EvalInfo, Options, Result, StepInfo = _C._train.Every, _C._train.EvalInfo
 Trainer = _C._train.Trainer
 steps, items, epochs = _C._train.steps, _C._train.items, _C._train.epochs
 shuffled_rows, caught_signal = _C._train.shuffled_rows, _C._train.caught_signal
+AUTO_MICROBATCH = _C._train.AUTO_MICROBATCH  # as many samples at a time as fit into memory

@@ -9,7 +9,7 @@ import pytest
 
 import tessera
 from tessera import distributed as dist
-from tessera import nn, optim, train
+from tessera import distributed as dist, nn, optim, train
 from test_distributed import ENVIRONMENT, launch, needs_command
 
 EXAMPLE = Path(__file__).parents[2] / "build" / "examples" / "trainer"
@@ -206,6 +206,21 @@ def test_options_that_cannot_be():
         Run().trainer(until=train.epochs(1), work={"epoch": 0})
     with pytest.raises(tessera.FileError, match="cannot open"):
         Run().trainer(checkpoint="/none/c", resume="always")
+
+
+def test_microbatches_and_averages():
+    whole, parts = Run(dropout=0), Run(dropout=0)
+    wanted = whole.trainer().run()
+    seen = []
+    result = parts.trainer(microbatch=2).run(on_microbatch=lambda *found: seen.append(found))
+    assert wanted.microbatch == 0 and result.microbatch == 2 and not seen  # its size was given
+    assert losses(result) == pytest.approx(losses(wanted), rel=1e-5)
+    found = Run(dropout=0).trainer(microbatch=train.AUTO_MICROBATCH).run(on_microbatch=lambda *found: seen.append(found))
+    assert losses(found) == pytest.approx(losses(wanted), rel=1e-5) and len(seen) == 1
+    averages = dist.LocalSGDOptions({2: 1}, warmup=3, outer_momentum=0.5)
+    with pytest.raises(tessera.Error, match="no microbatch can be found by ranks that step by themselves"):
+        Run().trainer(dist.World(), microbatch=train.AUTO_MICROBATCH, local_sgd=averages)
+    assert len(Run().trainer(dist.World(), local_sgd=dist.LocalSGDOptions(period=2)).run().steps) == 12
 
 
 INTERRUPTED = """
