@@ -9,7 +9,7 @@ import pytest
 
 import tessera
 from tessera import distributed as dist
-from tessera import distributed as dist, nn, optim, train
+from tessera import nn, optim, train
 from test_distributed import ENVIRONMENT, launch, needs_command
 
 EXAMPLE = Path(__file__).parents[2] / "build" / "examples" / "trainer"
