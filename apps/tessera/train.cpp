@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "attention.h"
 #include "core/util/median.h"
@@ -126,7 +127,10 @@ void write_results(const models::TrainResult& result, const TrainCommand& c, int
     step["fma_gflops"] = peak.gflops;
     step["clock_ghz"] = peak.clock_ghz;
   }
-  const double step_ms = median(std::move(ms));
+  // Ranks that step by themselves wait in few steps, but long.
+  const double step_ms = c.options.local_sgd
+                             ? std::accumulate(ms.begin(), ms.end(), 0.0) / static_cast<double>(ms.size())
+                             : median(std::move(ms));
   results.add("step", step_ms, "ms", false);
   results.add("flops_per_step", result.flops_per_step, "FLOP", false);
   results.add("tokens_per_second", static_cast<double>(tokens_per_step) / step_ms * 1e3, "tokens/s", true);
@@ -199,7 +203,7 @@ std::string scaling(const TrainCommand& c, const models::StepInfo& s, int64_t sk
 }
 
 models::TrainResult train(TrainCommand& c, const dist::World& world, Progress& progress, int64_t& tokens_per_step) {
-  double rate = 0;
+  double ms = 0;  // of a step, smoothed
   int64_t skipped = 0;
   const auto probe = [&] {
     if (c.fma_peak) c.peaks.push_back(cpu_kernels::measure_fma_peak(num_threads(), cpu_kernels::brief_probe));
@@ -220,10 +224,10 @@ models::TrainResult train(TrainCommand& c, const dist::World& world, Progress& p
     progress.note(c.found_microbatch(sequences, too_many, "sequence"));
   };
   callbacks.on_step = [&](const models::StepInfo& s) {
-    double now = static_cast<double>(tokens_per_step) / s.ms * 1e3;
-    rate = rate == 0 ? now : 0.95 * rate + 0.05 * now;
+    ms = ms == 0 ? s.ms : 0.95 * ms + 0.05 * s.ms;
     skipped += s.skipped;
-    progress.update(s.step, fmt::format("loss {:.4f}  {:.1f}k tokens/s{}", s.loss, rate / 1e3, scaling(c, s, skipped)));
+    progress.update(s.step, fmt::format("loss {:.4f}  {:.1f}k tokens/s{}", s.loss,
+                                        static_cast<double>(tokens_per_step) / ms, scaling(c, s, skipped)));
     if (c.stop_after && s.step >= c.stop_after) train::stop_requested() = true;
     probe();
   };

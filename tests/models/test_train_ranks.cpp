@@ -1,7 +1,12 @@
 // Training as ranks, which are threads here: the losses are those of one rank, bit for bit.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
 #include <mutex>
+#include <random>
+#include <thread>
 
 #include "io/io_check.h"
 #include "train_check.h"
@@ -80,6 +85,43 @@ TEST(TrainRanks, InHalvesToo) {
     for (size_t i = 0; i < one.steps.size(); ++i)
       EXPECT_EQ(many.steps[i].grad_norm, one.steps[i].grad_norm) << name(amp) << ", step " << i + 1;
   }
+}
+
+// Ranks stall by chance, in the same steps whatever they do: TESSERA_TEST_STALL says for how many seconds.
+TEST(TrainRanks, StragglersDelayAveragesLess) {
+  const char* const given = std::getenv("TESSERA_TEST_STALL");
+  const std::chrono::duration<double> stall(given ? std::atof(given) : 0.05);
+  TrainOptions o = tiny();
+  o.model.dropout = 0;
+  o.text = some_text(20000);
+  o.batch = 8;
+  o.accumulate = 8;
+  o.steps = 300;
+  o.eval_interval = o.checkpoint_interval = 0;
+  const auto train = [&](double& loss) {
+    const auto began = std::chrono::steady_clock::now();
+    dist::run_ranks(8, [&](const dist::World& world) {
+      TrainCallbacks callbacks;
+      callbacks.on_step = [&](const StepInfo& s) {
+        std::mt19937 random(static_cast<unsigned>(s.step * 8 + world.rank()));
+        if (random() % 100 < 5) std::this_thread::sleep_for(stall);
+      };
+      const TrainResult mine = train_gpt(o, callbacks, &world);
+      if (world.rank() == 0) loss = *mine.val_loss;
+    });
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  };
+  double plain = 0, apart = 0, plain_seconds = INFINITY, seconds = INFINITY;
+  for (int i = 0; i == 0 || (i < 3 && plain_seconds < 2 * seconds); ++i) {  // a busy machine only adds to it
+    o.local_sgd.reset();
+    plain_seconds = std::min(plain_seconds, train(plain));
+    o.local_sgd =
+        dist::LocalSGDOptions{.hierarchy = dist::parse_hierarchy("16:2,64:8"), .warmup = 20, .outer_momentum = 0.5};
+    seconds = std::min(seconds, train(apart));
+  }
+  printf("hierarchy %.1f s, loss %.4f; all in each step %.1f s, loss %.4f\n", seconds, apart, plain_seconds, plain);
+  EXPECT_GE(plain_seconds, 2 * seconds);
+  EXPECT_LE(apart, 1.01 * plain);
 }
 
 TEST(TrainRanks, DivideTheBatchesOfAStep) {
