@@ -257,9 +257,9 @@ struct Elements {
   /// Bit j: whether the thread's j-th element is not zero. Neighbours are those of neighbouring threads.
   TESSERA_DEVICE u32 mask_of(int thread, i64 tile) const {
     u32 mask = 0;
-    tile::unroll<per_thread>([&](auto j) {
+#pragma unroll
+    for (int j = 0; j < per_thread; ++j)
       mask |= static_cast<u32>(is_nonzero(tile * nonzero_tile + j * threads + thread)) << j;
-    });
     return mask;
   }
 };
