@@ -304,10 +304,11 @@ void write_places(const Elements x, const i64* ends, i64 most, const Coordinates
   const i64 tile = tile::block_in_grid();
   const u32 mask = x.mask_of(thread, tile);
   u32 row[per_thread];
-  tile::unroll<per_thread>([&](auto j) {
+#pragma unroll
+  for (int j = 0; j < per_thread; ++j) {
     row[j] = ballot(mask >> j & 1);
     if (lane == 0) before[j * teams + team] = static_cast<int>(count_of(row[j]));
-  });
+  }
   tile::sync_block();
   if (thread == 0)
     for (int i = 0, all = 0; i < per_thread * teams; ++i) {
@@ -317,10 +318,11 @@ void write_places(const Elements x, const i64* ends, i64 most, const Coordinates
     }
   tile::sync_block();
   const i64 first = tile > 0 ? ends[tile - 1] : 0;
-  tile::unroll<per_thread>([&](auto j) {
+#pragma unroll
+  for (int j = 0; j < per_thread; ++j) {
     const i64 at = first + before[j * teams + team] + count_of(row[j] & ((1u << lane) - 1));
     if (mask >> j & 1 && at < most) places.write(at, tile * nonzero_tile + j * threads + thread);
-  });
+  }
 }
 
 Elements elements_of(const NonzeroArgs& args) {
