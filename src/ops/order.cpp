@@ -360,7 +360,7 @@ Tensor bincount(const Tensor& x, const Tensor& weights, int64_t least) {
     throw Error(fmt::format("bincount: weights {} for {}", to_string(weights.shape()), to_string(x.shape())));
   if (on_host(x) && !weights.defined()) return host_counts(x, least);
   const int64_t size = std::max<int64_t>(least, x.numel() == 0 ? 0 : amax(x).item<int64_t>() + 1);
-  if (on_card(x) && !weights.defined() && size > 0 && x.numel() > 0) {
+  if (on_card(x) && !weights.defined() && x.numel() > 0) {
     if (const auto low = amin(x).item<int64_t>(); low < 0)
       throw Error(fmt::format("bincount: index {} is out of range", low));
     return cast(card_histogram(x.detach(), size, 0, static_cast<double>(size)), Int64);

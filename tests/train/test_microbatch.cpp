@@ -42,7 +42,7 @@ Tensor failing_backward(const Tensor& x) {
   return custom_function("fails", {x}, same, fails)[0];
 }
 
-struct Trained {
+struct MicrobatchRun {
   Result result;
   std::vector<std::pair<int64_t, int64_t>> found;
   std::vector<double> losses() const {
@@ -56,7 +56,7 @@ Options options_of(int64_t microbatch) {
   return {.until = steps(6), .accumulate = 4, .microbatch = microbatch, .clip = 1, .seed = 3, .resume = Resume::Never};
 }
 
-Trained train_rows(const Options& o, const Shortage& shortage = {}, const dist::Group* group = nullptr,
+MicrobatchRun train_in_microbatches(const Options& o, const Shortage& shortage = {}, const dist::Group* group = nullptr,
                    int64_t stop_at = 0) {
   Generator g(1);
   Dropping model(g);
@@ -79,7 +79,7 @@ Trained train_rows(const Options& o, const Shortage& shortage = {}, const dist::
                   .epoch = 8,
                   .validation = eight_rows,
                   .validation_batches = 3};
-  Trained run;
+  MicrobatchRun run;
   std::atomic<bool> stop = false;
   Callbacks callbacks;
   callbacks.stop = &stop;
@@ -115,12 +115,12 @@ TEST(Microbatch, IsTheSameStepInParts) {
 }
 
 TEST(Microbatch, IsFoundOnAllRanksAlike) {
-  const Trained whole = train_rows(options_of(0)), two = train_rows(options_of(2));
+  const MicrobatchRun whole = train_in_microbatches(options_of(0)), two = train_in_microbatches(options_of(2));
   EXPECT_NE(two.losses(), whole.losses());  // dropout draws by the size
-  EXPECT_EQ(train_rows(options_of(kAutoMicrobatch)).losses(), whole.losses());
-  EXPECT_EQ(train_rows(options_of(kAutoMicrobatch)).found, (Found{{8, 0}}));
+  EXPECT_EQ(train_in_microbatches(options_of(kAutoMicrobatch)).losses(), whole.losses());
+  EXPECT_EQ(train_in_microbatches(options_of(kAutoMicrobatch)).found, (Found{{8, 0}}));
   for (const bool in_backward : {false, true}) {
-    const Trained one = train_rows(options_of(kAutoMicrobatch), {.rank = 0, .most = 2, .in_backward = in_backward});
+    const MicrobatchRun one = train_in_microbatches(options_of(kAutoMicrobatch), {.rank = 0, .most = 2, .in_backward = in_backward});
     EXPECT_EQ(one.losses(), two.losses());
     EXPECT_EQ(*one.result.val_loss, *two.result.val_loss);
     EXPECT_EQ(one.found, (Found{{2, 4}}));
@@ -129,7 +129,7 @@ TEST(Microbatch, IsFoundOnAllRanksAlike) {
       std::mutex mutex;
       dist::run_ranks(ranks, [&](const dist::World& world) {
         const Shortage shortage{.rank = ranks - 1, .most = 2, .in_backward = in_backward};
-        const Trained many = train_rows(options_of(kAutoMicrobatch), shortage, &world);
+        const MicrobatchRun many = train_in_microbatches(options_of(kAutoMicrobatch), shortage, &world);
         const std::lock_guard lock(mutex);
         EXPECT_EQ(many.losses(), two.losses()) << ranks << in_backward;
         EXPECT_EQ(many.found, (Found{{2, 4}}));
@@ -140,9 +140,9 @@ TEST(Microbatch, IsFoundOnAllRanksAlike) {
 
 // In the middle of a run, after other micro-batches of the step: all of it is tried again with the same numbers.
 TEST(Microbatch, IsHalvedAtAnyStep) {
-  const Trained one = train_rows(options_of(kAutoMicrobatch), {.rank = 0, .most = 4, .from_batch = 14});
+  const MicrobatchRun one = train_in_microbatches(options_of(kAutoMicrobatch), {.rank = 0, .most = 4, .from_batch = 14});
   EXPECT_EQ(one.found, (Found{{8, 0}, {4, 8}}));
-  const Trained whole = train_rows(options_of(0)), halves = train_rows(options_of(4));
+  const MicrobatchRun whole = train_in_microbatches(options_of(0)), halves = train_in_microbatches(options_of(4));
   EXPECT_EQ(one.losses()[0], whole.losses()[0]);
   EXPECT_NE(one.losses()[5], whole.losses()[5]);
   EXPECT_EQ(one.result.steps.size(), 6u);
@@ -154,15 +154,15 @@ TEST(Microbatch, GoesOnWithWhatWasFound) {
   Options o = options_of(kAutoMicrobatch);
   o.checkpoint = folder / "c";
   o.resume = Resume::IfThere;
-  EXPECT_TRUE(train_rows(o, {.rank = 0, .most = 2}, nullptr, 3).result.stopped);
-  const Trained rest = train_rows(o);
+  EXPECT_TRUE(train_in_microbatches(o, {.rank = 0, .most = 2}, nullptr, 3).result.stopped);
+  const MicrobatchRun rest = train_in_microbatches(o);
   EXPECT_EQ(rest.found, (Found{{2, 0}}));
-  EXPECT_EQ(rest.losses(), train_rows(options_of(2)).losses());
+  EXPECT_EQ(rest.losses(), train_in_microbatches(options_of(2)).losses());
 }
 
 TEST(Microbatch, OfOneSampleThatIsTooLargeIsOneLine) {
   const Shortage shortage{.rank = 0, .most = 0};
-  EXPECT_EQ(error_of([&] { train_rows(options_of(kAutoMicrobatch), shortage); }),
+  EXPECT_EQ(error_of([&] { train_in_microbatches(options_of(kAutoMicrobatch), shortage); }),
             "train: microbatches of one sample are too large: planted");
   for (const int ranks : {2, 4}) {
     std::mutex mutex;
@@ -170,7 +170,7 @@ TEST(Microbatch, OfOneSampleThatIsTooLargeIsOneLine) {
     EXPECT_THROW(dist::run_ranks(ranks,
                                  [&](const dist::World& world) {
                                    try {
-                                     train_rows(options_of(kAutoMicrobatch), {.rank = 1, .most = 0}, &world);
+                                     train_in_microbatches(options_of(kAutoMicrobatch), {.rank = 1, .most = 0}, &world);
                                    } catch (const OutOfMemoryError& e) {
                                      const std::lock_guard lock(mutex);
                                      said.push_back(e.what());
@@ -250,7 +250,7 @@ TEST(Microbatch, BuffersAreTheMeanOverItsParts) {
 }
 
 TEST(Microbatch, RefusesWhatHasNone) {
-  EXPECT_EQ(error_of([] { train_rows(options_of(-2)); }), "train: microbatch is out of range");
+  EXPECT_EQ(error_of([] { train_in_microbatches(options_of(-2)); }), "train: microbatch is out of range");
   Generator g(1);
   Dropping model(g);
   optim::SGD optimizer(model.parameters());

@@ -84,7 +84,10 @@ Reason takes_depthwise_windows(const Call& call) {
                           args.dilation[1] == 1;
   if (of.last) return part == ConvPart::images ? Reason::Layout : taps < 25 && !odd_square ? Reason::Ok : Reason::Shape;
   const bool windows = taps > 1 || args.stride[0] > 1 || args.stride[1] > 1;  // otherwise the vendor's is twice as fast
-  return args.multiplier > 1 || (part == ConvPart::filters && windows) ? Reason::Ok : Reason::Shape;
+  const bool dilated = taps > 1 && (args.dilation[0] > 1 || args.dilation[1] > 1);  // of which the vendor has no good one
+  return args.multiplier > 1 || (part == ConvPart::filters && windows) || (part == ConvPart::forward && dilated)
+             ? Reason::Ok
+             : Reason::Shape;
 }
 
 template <ConvPart part>
