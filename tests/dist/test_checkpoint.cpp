@@ -36,13 +36,13 @@ TEST(DistCheckpoint, ARankThatCannotWriteLeavesTheOldOne) {
   const std::string full = folder / "c.2-1.part.tmp";  // of rank 1, next time
   const std::string error = error_of([&] {
     run_ranks(3, [&](const World& world) {
-      if (world.rank() == 1) std::filesystem::create_directory(full);
+      if (world.rank() == 1) std::filesystem::create_directories(full + "/x");  // an empty one rank 0 may remove
       save_checkpoint(folder / "c", alike(2), world);
     });
   });
   EXPECT_EQ(error, "cannot write \"" + (folder / "c.2-1.part") + "\": Is a directory");
   EXPECT_EQ(first(), 1);
-  std::filesystem::remove(full);
+  std::filesystem::remove_all(full);
   run_ranks(2, [&](const World& world) { save_checkpoint(folder / "c", alike(3), world); });
   EXPECT_EQ(first(), 3);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}),
