@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <iterator>
 #include <numeric>
 
 #include "data/numpy_random.h"
@@ -117,14 +117,20 @@ SampledEpoch sample_streams(const std::vector<std::vector<int64_t>>& shards, con
   const bool fixed = options.same_each_epoch, shuffled = options.order.shuffle != Shuffle::None;
   NumpyRandom random(fixed ? seed : epoch_seed);
   SampledEpoch out;
-  int64_t first = 0;  // of the shard
   bool each_once = true;
+  for (size_t stream = 0; stream < shards.size(); ++stream)
+    each_once = each_once && chosen[stream] == sum(shards[stream]);
+  if (each_once) {
+    for (const auto& sizes : shards)
+      std::copy_if(sizes.begin(), sizes.end(), std::back_inserter(out.sizes), [](int64_t size) { return size > 0; });
+    return out;
+  }
+  int64_t first = 0;  // of the shard
   for (size_t stream = 0; stream < shards.size(); ++stream) {
     const auto wanted =
         samples_per_shard(shards[stream], chosen[stream], options.granularity, shuffled && !fixed ? epoch_seed : seed);
     for (size_t i = 0; i < wanted.size(); ++i) {
       const int64_t size = shards[stream][i], rounds = size ? wanted[i] / size : 0, part = size ? wanted[i] % size : 0;
-      each_once = each_once && rounds == 1 && part == 0;
       for (int64_t round = 0; round < rounds; ++round) {
         out.sizes.push_back(size);
         for (int64_t k = 0; k < size; ++k) out.ids.push_back(first + k);
@@ -138,7 +144,6 @@ SampledEpoch sample_streams(const std::vector<std::vector<int64_t>>& shards, con
       first += size;
     }
   }
-  if (each_once) out.ids.clear();
   return out;
 }
 

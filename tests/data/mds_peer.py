@@ -323,6 +323,14 @@ def speed(folder):
             writer.write({"tokens": words[random.integers(0, 1000, 256)], "label": i, "text": f"sample {i}"})
     show("100,000 samples of 256 tokens, a label and a text, zstd, read in the order py1e", 3,
          lambda: checked("data", "read", f"{folder}/tokens"), lambda: peer_reads(f"{folder}/tokens"))
+    mixture = dict(shards=[np.full(400, 10_000), np.full(300, 10_000)], kind="repeats", weights=[1.5, 1.3], epoch_size=0, granularity=1,
+                   method="balanced", algorithm="relaxed", shuffle="py1e", canonical=2, nodes=2, ranks=8, workers=1, batch=32, first=0,
+                   initial=None, seed=9176, epoch=0, block=2_000_000)
+    show("an order of 9.9 M samples drawn from two streams, py1e", 3,
+         lambda: checked("data", "order", *[",".join(map(str, shards)) for shards in mixture["shards"]], "--repeats", "1.5,1.3",
+                         "--canonical-nodes", 2, "--nodes", 2, "--ranks", 8, "--batch", 32, "--out", f"{folder}/o.npy"),
+         lambda: np.save(f"{folder}/peer.npy", mixture_of_peer(mixture)))
+    assert np.array_equal(np.load(f"{folder}/o.npy"), np.load(f"{folder}/peer.npy"))
     sizes = np.full(1000, 10_000)
     arguments = ["data", "order", ",".join(map(str, sizes)), "--batch", 32, "--nodes", 2, "--ranks", 8, "--out", f"{folder}/o.npy"]
     o = dict(algorithm="relaxed", sizes=sizes, canonical=2, nodes=2, ranks=8, workers=1, batch=32, first=0, initial=None,
