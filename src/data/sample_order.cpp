@@ -207,14 +207,15 @@ SampleOrderOptions complete(const std::vector<int64_t>& sizes, SampleOrderOption
 bool one_divides_other(int64_t a, int64_t b) { return std::max(a, b) % std::min(a, b) == 0; }
 
 // The samples of all canonical nodes, dealt in turn: node 0's first, node 1's first, ... Rows that are short repeat.
-Ids dealt(int64_t samples, int64_t canonical, int64_t nodes) {
+std::vector<uint32_t> dealt(int64_t samples, int64_t canonical, int64_t nodes) {
   const int64_t each = (samples + canonical - 1) / canonical, ratio = canonical < nodes ? nodes / canonical : 1;
   const int64_t padding = (ratio - each % ratio) % ratio, length = each + padding;
-  Ids out(static_cast<size_t>(canonical * length));
+  std::vector<uint32_t> out(
+      static_cast<size_t>(canonical * length));  // half the memory of ids, which is most of the time
   if (samples < canonical || (samples == canonical && canonical < nodes)) {
     for (int64_t column = 0, i = 0; column < length; ++column)
       for (int64_t row = 0; row < canonical; ++row, ++i)
-        out[static_cast<size_t>(i)] = (row * length + column) % samples;
+        out[static_cast<size_t>(i)] = static_cast<uint32_t>((row * length + column) % samples);
     return out;
   }
   if (padding > 0 && each < ratio + padding - 1)
@@ -225,35 +226,30 @@ Ids dealt(int64_t samples, int64_t canonical, int64_t nodes) {
     const int64_t at = column < each ? column : column - padding - ratio + 1;
     for (int64_t row = 0; row < canonical; ++row, ++i) {
       const int64_t start = starts[static_cast<size_t>(row)], stop = starts[static_cast<size_t>(row) + 1];
-      out[static_cast<size_t>(i)] = start + at - (column == each - 1 && stop - start < each);
+      out[static_cast<size_t>(i)] = static_cast<uint32_t>(start + at - (column == each - 1 && stop - start < each));
     }
   }
   return out;
 }
 
-// Ids as [nodes, ranks, workers, batches, batch].
-struct Dealt {
-  Ids ids;
-  int64_t batches;  // of each worker
-};
-
-Dealt deal(int64_t samples, const SampleOrderOptions& o, int64_t first) {
+// Ids as i64 [nodes, ranks, workers, batches, batch].
+Tensor deal(int64_t samples, const SampleOrderOptions& o, int64_t first) {
   if (!one_divides_other(o.canonical_nodes, o.nodes))
     throw Error(fmt::format("sample_order: neither of {} canonical nodes and {} nodes divides the other",
                             o.canonical_nodes, o.nodes));
   first -= first % o.nodes;
-  const Ids all = dealt(samples, o.canonical_nodes, o.nodes);
+  const std::vector<uint32_t> all = dealt(samples, o.canonical_nodes, o.nodes);
   const int64_t left = std::max<int64_t>(static_cast<int64_t>(all.size()) - first, 0) / o.nodes;
   const int64_t ranks = o.ranks_per_node, missing = (ranks - left % ranks) % ranks, of_rank = (left + missing) / ranks;
   const bool enough = ranks + missing - 1 <= left;
   // The i-th sample of a node; behind its last one are others again, of the same rank's place where there are enough.
   const auto id = [&](int64_t node, int64_t i) {
     if (i >= left) i = enough ? i - ranks - missing + 1 : (i - left) % left;
-    return all[static_cast<size_t>(first + i * o.nodes + node)];
+    return int64_t{all[static_cast<size_t>(first + i * o.nodes + node)]};
   };
   const int64_t round = o.workers * o.batch, batches = (of_rank + round - 1) / round;
-  Dealt out{Ids(static_cast<size_t>(o.nodes * ranks * batches * round)), batches};
-  auto next = out.ids.begin();
+  Tensor out = empty({o.nodes, ranks, o.workers, batches, o.batch}, Int64, cpu());
+  int64_t* next = out.data<int64_t>();
   for (int64_t node = 0; node < o.nodes; ++node)
     for (int64_t rank = 0; rank < ranks; ++rank)
       for (int64_t worker = 0; worker < o.workers; ++worker)
@@ -265,7 +261,7 @@ Dealt deal(int64_t samples, const SampleOrderOptions& o, int64_t first) {
 }
 
 // As the nodes that the run began with would deal, given to those that are there now in the order of their turns.
-Dealt deal_again(int64_t samples, const SampleOrderOptions& o, int64_t first) {
+Tensor deal_again(int64_t samples, const SampleOrderOptions& o, int64_t first) {
   if (o.initial_nodes == 0 || one_divides_other(o.canonical_nodes, o.nodes)) return deal(samples, o, first);
   const int64_t global = o.nodes * o.ranks_per_node * o.batch;
   SampleOrderOptions initial = o;
@@ -274,16 +270,18 @@ Dealt deal_again(int64_t samples, const SampleOrderOptions& o, int64_t first) {
   if (global % (o.initial_nodes * o.ranks_per_node) != 0)
     throw Error(fmt::format("sample_order: {} initial nodes of {} ranks do not divide a global batch of {}",
                             o.initial_nodes, o.ranks_per_node, global));
-  Dealt out = deal(samples, initial, first);
-  const Ids from = std::move(out.ids);
-  out.ids.resize(from.size());
-  for (int64_t b = 0, i = 0; b < out.batches; ++b)
+  const Tensor dealt_then = deal(samples, initial, first);
+  const int64_t batches = dealt_then.size(3);
+  Tensor out = empty({o.nodes, o.ranks_per_node, o.workers, batches, o.batch}, Int64, cpu());
+  const int64_t* from = dealt_then.data<int64_t>();
+  int64_t* to = out.data<int64_t>();
+  for (int64_t b = 0; b < batches; ++b)
     for (int64_t worker = 0; worker < o.workers; ++worker)
-      for (int64_t j = 0; j < global; ++j, ++i) {
+      for (int64_t j = 0; j < global; ++j) {
         const auto place = [&](int64_t batch) {  // of the j-th sample of this global batch
-          return ((j / batch * o.workers + worker) * out.batches + b) * batch + j % batch;
+          return ((j / batch * o.workers + worker) * batches + b) * batch + j % batch;
         };
-        out.ids[static_cast<size_t>(place(o.batch))] = from[static_cast<size_t>(place(initial.batch))];
+        to[place(o.batch)] = from[place(initial.batch)];
       }
   return out;
 }
@@ -324,11 +322,11 @@ Tensor sample_order(const std::vector<int64_t>& shard_sizes, const SampleOrderOp
   const int64_t devices = o.nodes * o.ranks_per_node;
   if (first < 0 || first > samples + devices - samples % devices)
     throw Error(fmt::format("sample_order: an epoch of {} samples does not go on from sample {}", samples, first));
-  Dealt dealt = deal_again(samples, o, first);
-  Tensor out = empty({o.nodes, o.ranks_per_node, o.workers, dealt.batches, o.batch}, Int64, cpu());
-  const Ids ids = o.shuffle == Shuffle::None ? Ids() : shuffled_samples(shard_sizes, o, epoch);
-  std::transform(dealt.ids.begin(), dealt.ids.end(), out.data<int64_t>(),
-                 [&](int64_t id) { return id < 0 || ids.empty() ? id : ids[static_cast<size_t>(id)]; });
+  Tensor out = deal_again(samples, o, first);
+  if (o.shuffle == Shuffle::None) return out;
+  const Ids ids = shuffled_samples(shard_sizes, o, epoch);
+  for (int64_t& id : std::span(out.data<int64_t>(), static_cast<size_t>(out.numel())))
+    if (id >= 0) id = ids[static_cast<size_t>(id)];
   return out;
 }
 
