@@ -12,6 +12,7 @@
 #include "tessera/ops_indexing.h"
 #include "tessera/ops_layers.h"
 #include "tessera/ops_shape.h"
+#include "tile/vec.h"
 
 namespace tessera {
 namespace {
@@ -88,21 +89,34 @@ int64_t checked_row(int64_t row, int64_t rows) {
   return row;
 }
 
-// to[width] = the sum of rows of weight times a factor, some columns at a time.
+// to[width] = the sum of rows of weight times a factor, as many columns at a time as registers hold. `end`: of the rows
+// of all bags, of which those that come next are asked for.
 template <class T, class Index>
-void add_rows(const T* weight, int64_t width, const Index* index, int64_t count, T factor, T* to) {
-  constexpr int64_t some = 16;
+void add_rows(const T* weight, int64_t width, const Index* index, int64_t count, const Index* end, T factor, T* to) {
+  using V = tile::NativeVec<T>;
+  constexpr int vectors = 8;
+  constexpr int64_t some = vectors * V::lanes, ahead = 8, line = 64 / sizeof(T);
+  const auto row = [&](int64_t i) { return weight + static_cast<int64_t>(index[i]) * width; };
   for (int64_t first = 0; first < width; first += some) {
-    T sums[some] = {};
     const int64_t columns = std::min(some, width - first);
+    V sums[vectors] = {};
+    T rest[some] = {};
     for (int64_t i = 0; i < count; ++i) {
-      const T* const row = weight + static_cast<int64_t>(index[i]) * width + first;
-      if (columns == some)
-        for (int64_t k = 0; k < some; ++k) sums[k] += row[k];
-      else
-        for (int64_t k = 0; k < columns; ++k) sums[k] += row[k];
+      for (int64_t k = 0; k < columns && index + i + ahead < end; k += line)
+        __builtin_prefetch(row(i + ahead) + first + k);
+      const T* const from = row(i) + first;
+      if (columns == some) {
+        TESSERA_UNROLL
+        for (int v = 0; v < vectors; ++v) sums[v] += tile::load<V>(from + v * V::lanes);
+      } else {
+        for (int64_t k = 0; k < columns; ++k) rest[k] += from[k];
+      }
     }
-    for (int64_t k = 0; k < columns; ++k) to[first + k] = sums[k] * factor;
+    if (columns == some) {
+      TESSERA_UNROLL
+      for (int v = 0; v < vectors; ++v) tile::store(rest + v * V::lanes, sums[v]);
+    }
+    for (int64_t k = 0; k < columns; ++k) to[first + k] = rest[k] * factor;
   }
 }
 
@@ -122,7 +136,7 @@ Tensor host_bags(const Tensor& index, const Tensor& weight, double factor) {
       each_part(places.size(0), n * width, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin * n; i < end * n; ++i) checked_row(static_cast<int64_t>(index[i]), count);
         for (int64_t i = begin; i < end; ++i)
-          add_rows(from, width, index + i * n, n, static_cast<T>(factor), to + i * width);
+          add_rows(from, width, index + i * n, n, index + end * n, static_cast<T>(factor), to + i * width);
       });
     };
     const auto by_index = [&]<class T>(const T* from, T* to) {

@@ -521,6 +521,8 @@ def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, i
     plain = weight is None and input.ndim == 2 and target.numel() > 0
     if plain:
         return _C.cross_entropy(input, target, reduction, ignore_index, label_smoothing)
+    if weight is None and input.ndim > 2 and target.numel() > 0 and label_smoothing == 0:
+        return _C.cross_entropy(input, target, None, 1, ignore_index, 0.0, reduction).to(input.dtype)
     logs = log_softmax(input, 1 if input.ndim > 1 else 0)
     loss = nll_loss(logs, target, weight, ignore_index, reduction)
     if label_smoothing == 0:
