@@ -168,12 +168,11 @@ struct SimulateCommand : CommonOptions {
 
   /// The published table.
   void compare(Results& results) const {
-    const int host = ranks_of_host ? ranks_of_host : kPublishedHost;
     Series low{"published, lowest", {}}, high{"published, highest", {}}, ahead_low{"one step ahead, lowest", {}},
         ahead_high{"one step ahead, highest", {}}, strict_low{"strict, lowest", {}}, strict_high{"strict, highest", {}};
     std::string ends;
     for (const Published& p : kPublished) {
-      const SimulatedRuns c{draw(p.workers, p.probability), p.hierarchies, host};
+      const SimulatedRuns c{draw(p.workers, p.probability), p.hierarchies, kPublishedHost};
       check(c);
       const double all = synchronous_step(c);
       const std::vector<Speedup> rows = rows_of(c, all);
@@ -275,7 +274,8 @@ struct SimulateCommand : CommonOptions {
     Results results("simulate stragglers", *this);
     if (!from.empty()) report({{read_times(from)}, {}, std::max(ranks_of_host, 1)}, results);
     else if (workers > 0) report({drawn(), {}, std::max(ranks_of_host, 1)}, results);
-    else if (!hierarchy.empty()) throw UsageError("--hierarchy goes with --workers or --from");
+    else if (!hierarchy.empty() || ranks_of_host > 0)
+      throw UsageError("--hierarchy and --ranks-of-host go with --workers or --from");
     else compare(results);
     results.write();
   }
@@ -301,16 +301,19 @@ void add_simulate(Command app) {
       .excludes(workers);
   command.option("--hierarchy", c->hierarchy, "levels of steps and neighbouring ranks, such as 2:8,4:32,8:64");
   command
-      .option("--ranks-of-host", c->ranks_of_host,
-              "neighbours whose gradients are one in every step; 0: 1, or 4 as published")
-      .range(0, 65536)
-      .with_default();
-  command.option("--step", c->step, "milliseconds of a step").range(0.0, 1e9).with_default();
-  command.option("--stall", c->model.stall, "milliseconds that a straggler is late").range(0.0, 1e9).with_default();
+      .option("--ranks-of-host", c->ranks_of_host, "neighbours whose gradients are one in every step; 4 as published")
+      .range(1, 65536);
+  command.option("--step", c->step, "milliseconds of a step").range(0.0, 1e9).with_default().needs(workers);
+  command.option("--stall", c->model.stall, "milliseconds that a straggler is late")
+      .range(0.0, 1e9)
+      .with_default()
+      .needs(workers);
   command.option("--probability", c->model.probability, "of a stall, of each rank in each step")
       .range(0.0, 1.0)
-      .with_default();
-  command.flag("--persistent", c->model.persistent, "always the same ranks stall: so large a part of them");
+      .with_default()
+      .needs(workers);
+  command.flag("--persistent", c->model.persistent, "always the same ranks stall: so large a part of them")
+      .needs(workers);
   command.option("--steps", c->steps, "of each run").with_default();
   command.option("--runs", c->runs, "that are drawn and averaged").range(1, 1000).with_default();
   command.option("--seed", c->seed, "of what is drawn").with_default();

@@ -76,8 +76,10 @@ TEST_F(Stragglers, SaysWhatCannotBe) {
                "the last level has 8 ranks, not all 64");
   expect_error(run(simulate + Words{"--workers", "64", "--hierarchy", "-2:64"}), 2, "no list of periods and ranks");
   expect_error(run(simulate + Words{"--workers", "64", "--ranks-of-host", "5"}), 2, "they do not divide 64");
-  expect_error(run(simulate + Words{"--ranks-of-host", "5"}), 2, "they do not divide 64");
-  expect_error(run(simulate + Words{"--hierarchy", "2:64"}), 2, "--hierarchy goes with --workers or --from");
+  expect_error(run(simulate + Words{"--ranks-of-host", "5"}), 2, "go with --workers or --from");
+  expect_error(run(simulate + Words{"--probability", "0.5"}), 2, "--workers");
+  expect_error(run(simulate + Words{"--hierarchy", "2:64"}), 2,
+               "--hierarchy and --ranks-of-host go with --workers or --from");
   expect_error(run(simulate + Words{"--workers", "64", "--from", "x"}), 2, "excludes");
   expect_error(run(simulate + Words{"--workers", "64", "--probability", "1.5"}), 2, "--probability");
   expect_error(run(simulate + Words{"--workers", "64", "--steps", "-1"}), 2, "64 ranks in -1 steps are out of range");
