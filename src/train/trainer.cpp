@@ -296,7 +296,7 @@ class Trainer::Run {
 
   // The share of a batch in the loss of its step, whose gradients its parts add up.
   Tensor batch_gradients(const Tensors& batch, double share, const Tensors& before) {
-    const std::vector<Tensors> parts = microbatch_.parts_of(batch);
+    const std::vector<Tensors> parts = counted_parts(batch);
     Tensor loss;
     for (const Tensors& part : parts) {
       const double weight = parts.size() == 1 ? share : share * share_of(part, batch);
@@ -306,6 +306,13 @@ class Trainer::Run {
     }
     if (!buffers_.empty()) buffer_sum_.add();
     return loss;
+  }
+
+  // The parts of a batch, without those that count nothing and therefore have no mean.
+  std::vector<Tensors> counted_parts(const Tensors& batch) {
+    std::vector<Tensors> parts = microbatch_.parts_of(batch);
+    if (parts.size() > 1) std::erase_if(parts, [&](const Tensors& part) { return share_of(part, batch) == 0; });
+    return parts;
   }
 
   // How much of a batch a part of it counts.
@@ -426,7 +433,7 @@ class Trainer::Run {
       const int64_t count = count_of(batch);
       if (!work_.resident)
         for (Tensor& t : batch) t = t.to(options_.device);
-      const std::vector<Tensors> microbatches = microbatch_.parts_of(batch);
+      const std::vector<Tensors> microbatches = counted_parts(batch);
       Tensor loss = zeros({1}, Float64, options_.device);
       for (const Tensors& part : microbatches) {
         const double share = microbatches.size() == 1 ? 1 : share_of(part, batch);
