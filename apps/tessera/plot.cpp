@@ -31,7 +31,8 @@ struct Axis {
   }
   void close() {
     if (low > high) low = 0, high = 1;
-    if (low == high) low -= 0.5, high += 0.5;
+    // Values that differ by rounding alone: ticks between them would not come to an end.
+    if (high - low <= 1e-9 * std::max(std::abs(low), std::abs(high))) low -= 0.5, high += 0.5;
     double margin = 0.03 * (high - low);
     low -= margin;
     high += margin;

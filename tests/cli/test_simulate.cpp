@@ -167,8 +167,16 @@ TEST_F(TrainApart, AnInterruptSavesOnAllRanks) {
   running.signal_with(SIGINT);
   const Finished f = running.finish();
   EXPECT_EQ(f.code, 128 + SIGINT);
-  EXPECT_NE(f.out.find("stopped at step"), std::string::npos) << f.out;
+  EXPECT_NE(f.out.find("stopped at step"), std::string::npos) << f.out << f.err;
   EXPECT_EQ(f.err.find("error"), std::string::npos) << f.err;
+}
+
+// Its loss and the smoothed one differ by rounding alone.
+TEST_F(TrainApart, OneStepIsDrawn) {
+  const Finished f = train(2, {"--steps", "1000000", "--local-sgd", "8", "--stop-after", "1"});
+  ASSERT_EQ(f.code, 0) << f.err;
+  EXPECT_NE(f.out.find("stopped at step"), std::string::npos) << f.out;
+  EXPECT_NE(read_file(out + "/loss.svg").find("<polyline"), std::string::npos);
 }
 
 TEST_F(TrainApart, StripsOfAPicture) {
