@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <ctime>
 #include <utility>
@@ -96,9 +97,12 @@ void Counter::wait_for(uint32_t target, bool is_crowded, const std::function<voi
     if (reached(target)) return;
     relax();
   }
+  // On a busy machine a yield may take as long as others' turns.
+  const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < kYields && !is_crowded; ++i) {
     if (reached(target)) return;
     sched_yield();
+    if (std::chrono::steady_clock::now() - begin > std::chrono::milliseconds(2)) break;
   }
   struct Sleeper {
     std::atomic<uint32_t>& count;

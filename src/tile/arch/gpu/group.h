@@ -15,7 +15,7 @@ TESSERA_DEVICE u32 ballot(bool says) {
   return static_cast<u32>(__builtin_amdgcn_ballot_w64(says) >> (thread_in_block() & team_lanes));
 }
 TESSERA_DEVICE u32 count_of(u32 lanes) { return static_cast<u32>(__builtin_popcount(lanes)); }
-#else
+#elif TESSERA_GPU_COMPILER
 TESSERA_DEVICE u32 ballot(bool says) { return __ballot_sync(~0u, says); }
 TESSERA_DEVICE u32 count_of(u32 lanes) { return static_cast<u32>(__popc(lanes)); }
 #endif
