@@ -102,14 +102,21 @@ void bind_optimizers(nb::module_& m) {
               if (Tensor grad = p.grad(); grad.defined()) grad.zero_();
           },
           nb::arg("set_to_none") = true, "Drops all gradients, or makes them zero.")
-      .def("parameters", nb::overload_cast<>(&Optimizer::parameters, nb::const_))
-      .def("parameters", nb::overload_cast<int>(&Optimizer::parameters, nb::const_), nb::arg("group"))
-      .def("groups", &Optimizer::groups)
-      .def("lr", &Optimizer::lr, nb::arg("group") = 0)
+      .def("parameters", nb::overload_cast<>(&Optimizer::parameters, nb::const_), "Of all groups, each once.")
+      .def("group_parameters", nb::overload_cast<int>(&Optimizer::parameters, nb::const_), nb::arg("group"),
+           "Those of a group.")
+      .def_prop_ro(
+          "param_groups",
+          [](nb::handle self) { return nb::module_::import_("tessera.optim").attr("_param_groups")(self); },
+          nb::for_getter(nb::sig("def param_groups(self) -> list[typing.Any]")),
+          "The groups of parameters, dicts of their options: \"lr\" and \"weight_decay\" can be set.")
+      .def("groups", &Optimizer::groups, "How many groups of parameters there are.")
+      .def("lr", &Optimizer::lr, nb::arg("group") = 0, "The rate of a group now.")
       .def("initial_lr", &Optimizer::initial_lr, nb::arg("group") = 0, "The rate of a group's options.")
-      .def("weight_decay", &Optimizer::weight_decay, nb::arg("group") = 0)
+      .def("weight_decay", &Optimizer::weight_decay, nb::arg("group") = 0, "The weight decay of a group now.")
       .def("set_lr", &Optimizer::set_lr, nb::arg("lr"), nb::arg("group") = 0, "Sets a group's rate from now on.")
-      .def("set_weight_decay", &Optimizer::set_weight_decay, nb::arg("weight_decay"), nb::arg("group") = 0)
+      .def("set_weight_decay", &Optimizer::set_weight_decay, nb::arg("weight_decay"), nb::arg("group") = 0,
+           "Sets a group's weight decay from now on.")
       .def("scale_lr", &Optimizer::scale_lr, nb::arg("factor"),
            "Sets every rate to `factor` times that of its options.")
       .def("state_dict", &Optimizer::state_dict)

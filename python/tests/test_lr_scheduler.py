@@ -117,7 +117,8 @@ def test_what_cannot_be_is_refused():
         with pytest.raises(KeyError, match=f"{key}.*cannot be set: lr and weight_decay can"):
             group[key] = 1
     with pytest.raises(KeyError):
-        del group["lr"]
+        group["none"]
+    assert group.get("none", 3) == 3 and "lr" in group and len(group) == len(dict(group.items()))
     for rate in (-1.0, math.inf, math.nan):
         with pytest.raises(tessera.Error, match="must not be negative"):
             group["lr"] = rate

@@ -128,13 +128,13 @@ class RemovableHandle:
         self.remove()
 
 
-def register_forward_pre_hook(self, hook: Callable[..., Any], *, with_kwargs: bool = False) -> RemovableHandle:
+def register_forward_pre_hook(self, hook: Callable[..., Any], *, with_kwargs: bool = False) -> Any:
     """Calls hook(module, args) before each call; with_kwargs: hook(module, args, kwargs). What it returns, if anything, takes
     the place of the arguments."""
     return RemovableHandle(self, self._register_forward_pre_hook(hook, with_kwargs))
 
 
-def register_forward_hook(self, hook: Callable[..., Any], *, with_kwargs: bool = False) -> RemovableHandle:
+def register_forward_hook(self, hook: Callable[..., Any], *, with_kwargs: bool = False) -> Any:
     """Calls hook(module, args, output) after each call; with_kwargs: hook(module, args, kwargs, output). What it returns, if
     anything, takes the place of the output."""
     return RemovableHandle(self, self._register_forward_hook(hook, with_kwargs))

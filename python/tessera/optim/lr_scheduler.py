@@ -5,10 +5,11 @@ Every schedule is a function of the step and of the rate that a group began with
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
-
 from .. import _C
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .._types import Any, Callable, Sequence
 
 
 class LRScheduler:
@@ -212,7 +213,7 @@ class OneCycleLR(LRScheduler):
             raise ValueError(f"step {step} of a cycle of {self.total_steps}")
         for (begin, low), (end, high) in zip(self._parts, self._parts[1:]):
             if step <= end or end == self._parts[-1][0]:
-                done = (step - begin) / (end - begin)
+                done = min(1.0, (step - begin) / (end - begin))  # the step after the last one stays there
                 if self.cosine:
                     done = (1 - math.cos(math.pi * done)) / 2
                 return [rate * (low + (high - low) * done) for rate in self.max_lrs]
