@@ -11,6 +11,8 @@
 #include "core/util/allocation_limit.h"
 #include "ops/check.h"
 #include "ops/fourier.h"
+#include "ops/on_card.h"
+#include "ops/on_host.h"
 #include "tessera/autograd.h"
 #include "tessera/ops_pool.h"
 #include "tessera/ops_signal.h"
@@ -113,9 +115,11 @@ Tensor dft(const Tensor& x, int64_t dim, const FourierOptions& options) {
   Shape shape = signal.shape();
   shape.back() = t.out_parts;
   shape[shape.size() - 2] = t.out;
-  if (const Tensor single = signal.dtype() == Float64 ? signal : cast(signal, Float32); x.numel() > 0)
+  if ((on_host(x) || on_card(x)) && x.numel() > 0) {
+    const Tensor single = signal.dtype() == Float64 ? signal : cast(signal, Float32);
     if (const auto rows = transform_rows(reshape(single, {-1, t.in, t.parts}), map_of(t)))
       return transpose(reshape(cast(*rows, x.dtype()), shape), dim, -2);
+  }
   const Tensor matrix = kept_fourier_matrix(t, x.dtype(), x.device());
   return transpose(reshape(matmul(flatten(signal, -2, -1), matrix), shape), dim, -2);
 }

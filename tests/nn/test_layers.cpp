@@ -162,7 +162,7 @@ TEST(Layers, SequentialTakesModulesAndFunctions) {
 
 TEST(Layers, RefuseSizesThatMakeNone) {
   EXPECT_EQ(error_of([] { Linear(0, 3); }), "Linear: 0 to 3 features");
-  EXPECT_EQ(error_of([] { Conv2d(3, 4, 3, {.groups = 2}); }), "Conv2d: 3 to 4 channels in 2 groups, kernel 3");
+  EXPECT_EQ(error_of([] { Conv2d(3, 4, 3, {.groups = 2}); }), "Conv2d: 3 to 4 channels in 2 groups, kernel 3x3");
   EXPECT_EQ(error_of([] { GroupNorm(3, 4); }), "GroupNorm: 4 channels in 3 groups");
   EXPECT_EQ(error_of([] { MultiheadAttention({.width = 10, .heads = 3}); }),
             "MultiheadAttention: width 10 does not divide into 3 heads");

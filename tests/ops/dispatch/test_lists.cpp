@@ -81,6 +81,21 @@ void add_narrow_convolutions(std::string_view op, std::vector<Problem>& all) {
   if (act) all.back().attrs = ConvActAttrs{.padding = {1, 1}, .activation = Activation::Relu};
 }
 
+/// One channel and two filters a group.
+void add_grouped_convolutions(std::string_view op, std::vector<Problem>& all) {
+  const bool gradient = op == "conv2d_input_grad", weights = op == "conv2d_weight_grad", act = op == "conv2d_act";
+  if (op != "conv2d" && !gradient && !weights && !act) return;
+  const Shape x{2, 16, 40, 40}, w{32, 1, 2, 5}, y{2, 32, 39, 36};
+  ConvAttrs attrs{.groups = 16};
+  if (gradient) attrs.size[0] = attrs.size[1] = 40;
+  if (weights) attrs.size[0] = 2, attrs.size[1] = 5;
+  std::vector<Shape> shapes = {gradient ? y : x, weights ? y : w};
+  if (!gradient) shapes.push_back({});
+  if (act) shapes.push_back({});
+  all.push_back({"16 groups", attrs, normals(shapes), 0, {Float32}});
+  if (act) all.back().attrs = ConvActAttrs{.groups = 16, .activation = Activation::Relu};
+}
+
 /// Heads of 64 and 128 columns, causal or not; what a backward is given is in the dtype of q, but for the log-sum-exp.
 void add_attention(std::string_view op, std::vector<Problem>& all) {
   const bool packed = op.starts_with("attention_qkv"), backward = op.ends_with("_backward");
@@ -140,7 +155,7 @@ void add_known_statistics(std::vector<Problem>& all) {
 std::vector<Problem> problems_of(std::string_view op, Device device) {
   std::vector<Problem> all;
   for (OpCase& c : cases_of(op)) all.push_back({c.label, c.attrs, std::move(c.inputs), c.gradients, c.dtypes});
-  if (device.type == DeviceType::CPU) add_narrow_convolutions(op, all);
+  if (device.type == DeviceType::CPU) add_narrow_convolutions(op, all), add_grouped_convolutions(op, all);
   if (device.type == DeviceType::CPU && (op.starts_with("conv2d") || op.find("_pool2d") != op.npos))
     for (size_t i = 0, count = all.size(); i < count; ++i) {
       Problem p = all[i];
