@@ -23,7 +23,7 @@ struct TrainingOptions : CommonOptions {
   std::string hierarchy;   // empty: one level, with local_sgd
   dist::LocalSGDOptions averaging;
   int64_t local_sgd = 0;  // steps between averages; 0: none, unless there is a hierarchy
-  int64_t keep = 2;        // checkpoints, the newest and those before it
+  int64_t keep = 2;       // checkpoints, the newest and those before it
 
   /// A run that `tessera launch` began anew goes on from the checkpoint, if there is one by then.
   void resume_after_restart(const std::string& checkpoint);

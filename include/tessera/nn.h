@@ -305,8 +305,8 @@ struct Conv2d : Module {
 
 /// x [n, in, h, w] -> [n, out, h', w'] by conv_transpose2d; uniform in ±1/sqrt(out / groups * taps).
 struct ConvTranspose2d : Module {
-  ConvTranspose2d(int64_t in, int64_t out, Kernel2d kernel, const ConvTranspose2dOptions& options = {}, bool bias = true,
-                  Generator& generator = default_generator());
+  ConvTranspose2d(int64_t in, int64_t out, Kernel2d kernel, const ConvTranspose2dOptions& options = {},
+                  bool bias = true, Generator& generator = default_generator());
   Tensors forward(const Tensors& in) const override { return {conv_transpose2d(one_input(in), weight, bias, options)}; }
   ConvTranspose2dOptions options;
   Tensor weight, bias;

@@ -181,7 +181,8 @@ void bind_training(nb::module_& m) {
       .def("finish", &dist::GradientSum::finish, nb::call_guard<Unlocked>(),
            "Leaves the sum in the parameters, and begins anew.")
       .def("clear", &dist::GradientSum::clear, "Begins anew without it.");
-  nb::class_<dist::LocalSGDOptions>(m, "LocalSGDOptions", "The options of LocalSGD, as train.Options.local_sgd takes them.")
+  nb::class_<dist::LocalSGDOptions>(m, "LocalSGDOptions",
+                                    "The options of LocalSGD, as train.Options.local_sgd takes them.")
       .def(
           "__init__",
           [](dist::LocalSGDOptions* made, const Hierarchy& hierarchy, int64_t period, int64_t warmup,

@@ -211,8 +211,10 @@ void bind_trainer(nb::module_& m) {
           },
           nb::arg("on_start") = nb::none(), nb::arg("on_step") = nb::none(), nb::arg("on_eval") = nb::none(),
           nb::arg("on_checkpoint") = nb::none(), nb::arg("on_microbatch") = nb::none(), nb::arg("on_note") = nb::none(),
-          "Trains to the end, or to a stop, and saves. `on_start` and `on_checkpoint` get the step, `on_microbatch` how "
-          "many samples fit at a time and how many did not, `on_note` a line that somebody should read; without it that "
+          "Trains to the end, or to a stop, and saves. `on_start` and `on_checkpoint` get the step, `on_microbatch` "
+          "how "
+          "many samples fit at a time and how many did not, `on_note` a line that somebody should read; without it "
+          "that "
           "is a warning.")
       .def("stop", &PythonTrainer::stop, "Lets run() save and return after the step that it is in; from any thread.");
 }

@@ -73,7 +73,7 @@ struct TrainCallbacks {
   std::function<void(const StepInfo&)> on_step = {};  ///< of each step, once its loss has been read
   std::function<void(const EvalInfo&)> on_eval = {};
   std::function<void(int64_t step)> on_checkpoint = {};
-  std::function<void(const std::string&)> on_note = {};  ///< see train::Callbacks
+  std::function<void(const std::string&)> on_note = {};                         ///< see train::Callbacks
   std::function<void(int64_t sequences, int64_t too_many)> on_microbatch = {};  ///< see train::Callbacks
   const std::atomic<bool>* stop = nullptr;  ///< when it becomes true, training saves and returns
 };

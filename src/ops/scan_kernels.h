@@ -6,8 +6,9 @@
 namespace tessera {
 
 /// The text of a kernel `name`: `state` has State, none() and combine(earlier, later), and `line` what Line::load() and
-/// Line::store() do. A warp takes a line of neighbours, four of each lane, and lines that lie side by side have a thread each. x [outer,
-/// length, inner] and all else are contiguous; y, g and places are there where the line wants them.
+/// Line::store() do. A warp takes a line of neighbours, four of each lane, and lines that lie side by side have a
+/// thread each. x [outer, length, inner] and all else are contiguous; y, g and places are there where the line wants
+/// them.
 inline std::string scan_kernel(std::string_view name, std::string_view state, std::string_view line) {
   constexpr std::string_view lines = R"(
 struct Line {

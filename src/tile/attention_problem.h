@@ -48,7 +48,12 @@ TESSERA_HD C alibi_slope(i64 head, i64 heads, double largest) {
   i64 power = 1;
   while (2 * power <= heads) power *= 2;
   const C place = head < power ? static_cast<C>(head + 1) : static_cast<C>(head - power) + C(0.5);
-  return exp2(-static_cast<C>(largest) * place / static_cast<C>(power));
+  const C exponent = -static_cast<C>(largest) * place / static_cast<C>(power);
+#if defined(__HIP_DEVICE_COMPILE__)
+  if constexpr (is_same_v<C, float>)
+    return __builtin_amdgcn_exp2f(exponent);  // the polynomial takes too many registers
+#endif
+  return exp2(exponent);
 }
 
 TESSERA_TILE_END

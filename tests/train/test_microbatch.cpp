@@ -58,7 +58,7 @@ Options options_of(int64_t microbatch) {
 }
 
 MicrobatchRun train_in_microbatches(const Options& o, const Shortage& shortage = {}, const dist::Group* group = nullptr,
-                   int64_t stop_at = 0) {
+                                    int64_t stop_at = 0) {
   Generator g(1);
   Dropping model(g);
   optim::AdamW optimizer(model.parameters(), {.lr = 1e-2});
@@ -126,7 +126,8 @@ TEST(Microbatch, IsFoundOnAllRanksAlike) {
   EXPECT_EQ(train_in_microbatches(options_of(kAutoMicrobatch)).losses(), whole.losses());
   EXPECT_EQ(train_in_microbatches(options_of(kAutoMicrobatch)).found, (Found{{8, 0}}));
   for (const bool in_backward : {false, true}) {
-    const MicrobatchRun one = train_in_microbatches(options_of(kAutoMicrobatch), {.rank = 0, .most = 2, .in_backward = in_backward});
+    const MicrobatchRun one =
+        train_in_microbatches(options_of(kAutoMicrobatch), {.rank = 0, .most = 2, .in_backward = in_backward});
     EXPECT_EQ(one.losses(), two.losses());
     EXPECT_EQ(*one.result.val_loss, *two.result.val_loss);
     EXPECT_EQ(one.found, (Found{{2, 4}}));
@@ -146,7 +147,8 @@ TEST(Microbatch, IsFoundOnAllRanksAlike) {
 
 // In the middle of a run, after other micro-batches of the step: all of it is tried again with the same numbers.
 TEST(Microbatch, IsHalvedAtAnyStep) {
-  const MicrobatchRun one = train_in_microbatches(options_of(kAutoMicrobatch), {.rank = 0, .most = 4, .from_batch = 14});
+  const MicrobatchRun one =
+      train_in_microbatches(options_of(kAutoMicrobatch), {.rank = 0, .most = 4, .from_batch = 14});
   EXPECT_EQ(one.found, (Found{{8, 0}, {4, 8}}));
   const MicrobatchRun whole = train_in_microbatches(options_of(0)), halves = train_in_microbatches(options_of(4));
   EXPECT_EQ(one.losses()[0], whole.losses()[0]);

@@ -80,11 +80,12 @@ Reason takes_depthwise_windows(const Call& call) {
   const long long taps = args.filter[0] * args.filter[1];
   // Of channels that lie last the vendor has good kernels for squares of odd sides and for many taps; for other windows
   // they take up to ten times as long.
-  const bool odd_square = args.filter[0] == args.filter[1] && taps % 2 == 1 && taps > 1 && args.dilation[0] == 1 &&
-                          args.dilation[1] == 1;
+  const bool odd_square =
+      args.filter[0] == args.filter[1] && taps % 2 == 1 && taps > 1 && args.dilation[0] == 1 && args.dilation[1] == 1;
   if (of.last) return part == ConvPart::images ? Reason::Layout : taps < 25 && !odd_square ? Reason::Ok : Reason::Shape;
   const bool windows = taps > 1 || args.stride[0] > 1 || args.stride[1] > 1;  // otherwise the vendor's is twice as fast
-  const bool dilated = taps > 1 && (args.dilation[0] > 1 || args.dilation[1] > 1);  // of which the vendor has no good one
+  const bool dilated =
+      taps > 1 && (args.dilation[0] > 1 || args.dilation[1] > 1);  // of which the vendor has no good one
   return args.multiplier > 1 || (part == ConvPart::filters && windows) || (part == ConvPart::forward && dilated)
              ? Reason::Ok
              : Reason::Shape;

@@ -121,8 +121,8 @@ void scatter_by(const Call& call, Plan& plan) {
   copy(call, plan, out, x);
   if (index.numel() == 0) return;
   constexpr int64_t few = 64;  // that come to a line one after the other
-  if (const int64_t dim = dim_of(call, x);
-      !in_any_order && combine == ScatterCombine::sum && index.dim() > 0 && index.size(dim) > few && is_floating(out.dtype()))
+  if (const int64_t dim = dim_of(call, x); !in_any_order && combine == ScatterCombine::sum && index.dim() > 0 &&
+                                           index.size(dim) > few && is_floating(out.dtype()))
     if (const auto beside = beside_places(dim, index, source, out)) return add_rows(call, plan, dim, *beside);
   const int64_t dim = dim_of(call, x);
   ScatterArgs args{};
@@ -240,10 +240,9 @@ void one_hot(const Call& call, Plan& plan) {
 constexpr Kernel gather_kernels[] = {{.name = "loop", .plan = gather}};
 template <ScatterCombine combine>
 constexpr Kernel scatter_kernels[] = {{.name = "lines", .plan = scatter_by<combine>}};
-constexpr Kernel scatter_add_kernels[] = {{.name = "atomics",
-                                           .supports = adds_in_any_order,
-                                           .plan = scatter_by<ScatterCombine::sum, true>},
-                                          {.name = "lines", .plan = scatter_by<ScatterCombine::sum>}};
+constexpr Kernel scatter_add_kernels[] = {
+    {.name = "atomics", .supports = adds_in_any_order, .plan = scatter_by<ScatterCombine::sum, true>},
+    {.name = "lines", .plan = scatter_by<ScatterCombine::sum>}};
 constexpr Kernel overwrite_kernels[] = {{.name = "last", .plan = overwrite}};
 constexpr Kernel nonzero_kernels[] = {{.name = "tiles", .plan = nonzero}};
 template <BitOp op>

@@ -9,17 +9,6 @@ TESSERA_TILE_BEGIN
 /// The smallest group, a warp: as many neighbours run together on every GPU.
 inline constexpr int team_lanes = 32;
 
-#if defined(__HIP__)
-/// Which lanes of this team say so; and how many of these there are.
-TESSERA_DEVICE u32 ballot(bool says) {
-  return static_cast<u32>(__builtin_amdgcn_ballot_w64(says) >> (thread_in_block() & team_lanes));
-}
-TESSERA_DEVICE u32 count_of(u32 lanes) { return static_cast<u32>(__builtin_popcount(lanes)); }
-#elif TESSERA_GPU_COMPILER
-TESSERA_DEVICE u32 ballot(bool says) { return __ballot_sync(~0u, says); }
-TESSERA_DEVICE u32 count_of(u32 lanes) { return static_cast<u32>(__popc(lanes)); }
-#endif
-
 /// The same value of the lane whose number differs by `mask`.
 template <class S>
 TESSERA_DEVICE S from_lane(const S& value, int mask) {

@@ -2,6 +2,7 @@
 #include "kernels/args/gpu/indexing.h"
 #include "kernels/gpu/device/elementwise/by_size.h"
 #include "kernels/gpu/device/elementwise/loops.h"
+#include "kernels/gpu/device/runtime/ballot.h"
 #include "kernels/gpu/device/runtime/fault.h"
 #include "tile/arch/gpu/group.h"
 
@@ -239,7 +240,7 @@ const ScatterTable* device_scatter_table() {
 namespace tessera::gpu_kernels {
 namespace {
 
-using tile::ballot, tile::count_of, tile::team_lanes;
+using tile::team_lanes;
 constexpr int threads = 256, per_thread = nonzero_tile / threads;
 
 struct Elements {

@@ -2,9 +2,9 @@
 // of their keys after another.
 #include "order.h"
 
-namespace tessera::gpu_kernels {
+#include "kernels/gpu/device/runtime/ballot.h"
 
-using tile::ballot, tile::count_of;
+namespace tessera::gpu_kernels {
 
 namespace {
 

@@ -21,8 +21,8 @@ bool suits(cudnn::NetAlgorithm algorithm, const NetShape& s) {
     case cudnn::NetAlgorithm::persistent_narrow:
       return s.hidden <= (gated ? 128 : 256);
     case cudnn::NetAlgorithm::persistent:
-      return s.type == Scalar::f16 && !s.both && s.hidden <= 1024 && s.hidden % 128 == 0 &&
-             s.in % 128 == 0 && s.batch % 8 == 0 && s.batch <= 128;
+      return s.type == Scalar::f16 && !s.both && s.hidden <= 1024 && s.hidden % 128 == 0 && s.in % 128 == 0 &&
+             s.batch % 8 == 0 && s.batch <= 128;
     default:
       return true;
   }
