@@ -152,13 +152,19 @@ double real_milliseconds(const RankTimes& times, const LocalSGDOptions& options)
 }
 
 TEST(Stragglers, ThatAreRealTakeAsLong) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)  // whose own work takes time, too
+  constexpr double most = 1.5;
+#else
+  constexpr double most = 1.05;
+#endif
   const RankTimes times = draw_times(64, 16, 55, {0.02, 1000}, 3);
   const LocalSGDOptions options{.hierarchy = parse_hierarchy("2:8,4:32,8:64")};
   const double expected = simulate(times, {options.hierarchy}).back();
   double took = INFINITY;  // the best of a few: a busy machine only adds to it
-  for (int i = 0; i < 3 && took > 1.05 * expected; ++i) took = std::min(took, real_milliseconds(times, options));
+  for (int i = 0; i < 3 && took > most * expected; ++i) took = std::min(took, real_milliseconds(times, options));
   printf("simulated %.0f ms, took %.0f ms\n", expected, took);
-  EXPECT_NEAR(took, expected, 0.05 * expected);
+  EXPECT_GE(took, 0.95 * expected);
+  EXPECT_LE(took, most * expected);
 }
 
 }  // namespace
