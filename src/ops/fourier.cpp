@@ -175,7 +175,8 @@ std::optional<Tensor> transform_rows(const Tensor& x, const FourierMap& map) {
                         : card_transform(in[0], *card_transform_of(in[0].size(0), map, in[0].dtype()))};
   };
   const auto backward = [map](const Tensors&, const Tensors&, const Tensors& grads) {
-    return Tensors{*transform_rows(grads[0], map.adjoint())};
+    if (const auto back = transform_rows(grads[0], map.adjoint())) return Tensors{*back};
+    throw Error("dft: the gradient of an eager call cannot be captured");
   };
   return custom_function("dft", {x}, forward, backward)[0];
 }
