@@ -3,7 +3,8 @@
 //   bench_convolutions [COUNT=200] [SEED=1] > ours.txt && python3 benchmarks/convolutions_torch.py ours.txt
 // Without a count, of "-", it times those whose lines it reads from its input: so the script takes turns with it.
 // TESSERA_BENCH_DEVICE names the device (cuda:0). TESSERA_BENCH_CLOCK=process counts processor time: with one thread,
-// on a machine with other work. bf16 on a card, f32 on the CPU, where problems are smaller.
+// on a machine with other work. TESSERA_BENCH_KERNEL forces a kernel where it takes the call. bf16 on a card, f32 on
+// the CPU, where problems are smaller.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,9 +13,11 @@
 #include <cstdlib>
 #include <ctime>
 #include <iostream>
+#include <optional>
 #include <random>
 #include <sstream>
 
+#include "ops/call_plan.h"
 #include "ops/conv.h"
 #include "ops/op_table.h"
 #include "tessera/observer.h"
@@ -152,7 +155,17 @@ void run(const Problem& p, Device device) {
       },
   };
   std::string times, kernels;
-  for (const auto& pass : passes) {
+  const char* const kernel = std::getenv("TESSERA_BENCH_KERNEL");
+  constexpr std::string_view ops[] = {"conv2d", "conv2d_input_grad", "conv2d_weight_grad"};
+  for (int i = 0; i < 3; ++i) {
+    const auto& pass = passes[i];
+    std::optional<ForceKernel> forced;
+    if (kernel) try {
+        forced.emplace(ops[i], kernel);
+        pass();
+      } catch (const Error&) {
+        forced.reset();
+      }
     times += fmt::format(" {:.2f}", time(device, pass));
     kernels += " " + kernels_of(pass);
   }

@@ -56,17 +56,23 @@ bool straighten(ConvArgs& args) {
   return false;
 }
 
-// Whether the images lie channels last, where filters are copied to lie so, too.
-bool lies_last(const Call& call) { return !call.in[0].is_contiguous() && lies_channels_last(call.in[0]); }
+// Whether the images lie channels last, where filters are copied to lie so, too. One place of each image lies in either
+// order: then the other operands say which.
+bool lies_last(const Operand& t) { return t.defined() && !t.is_contiguous() && lies_channels_last(t); }
+template <ConvPart part>
+bool lies_last(const Call& call) {
+  const Operand& images = call.in[0];
+  if (!images.is_contiguous() || !lies_channels_last(images)) return lies_last(images);
+  return lies_last(call.in[1]) || (part != ConvPart::filters && lies_last(call.out[0]));
+}
 
-// With steps and dilation cuDNN 9 has no gradient of halves' images on matrix cores whose sums are in f32: it took up
-// to 146 times as long as our own where there is much to do.
+// Halves for matrix cores, with steps, dilation and much to do.
 bool steps_and_dilates(const ConvArgs& a) {
   constexpr double much = 1e8;  // multiplications
   const auto above_one = [](const long long(&n)[2]) { return n[0] > 1 || n[1] > 1; };
-  const double work = static_cast<double>(a.images * a.size[0] * a.size[1]) /
-                      static_cast<double>(a.stride[0] * a.stride[1]) *
-                      static_cast<double>(a.filters * (a.channels / a.groups) * a.filter[0] * a.filter[1]);
+  const auto [height, width] = places(a);
+  const double work = static_cast<double>(a.images * a.filters * height * width) *
+                      static_cast<double>(a.channels / a.groups * a.filter[0] * a.filter[1]);
   return a.type != Scalar::f32 && above_one(a.stride) && above_one(a.dilation) && a.channels / a.groups >= 8 &&
          a.filters / a.groups >= 8 && work >= much;
 }
@@ -76,11 +82,14 @@ Reason vendor_takes(const Call& call) {
   const VendorConvTable* vendor = vendor_tables() ? tables().vendor_conv : nullptr;
   if (!vendor) return Reason::Library;
   Trial trial(call);
-  ConvArgs args = args_of<part>(call, trial.workspace, lies_last(call));
+  ConvArgs args = args_of<part>(call, trial.workspace, lies_last<part>(call));
   if (args.type == Scalar::f64) return Reason::DType;
   if (!straighten(args)) return Reason::Layout;
-  if (part == ConvPart::images && steps_and_dilates(args)) return Reason::Shape;
-  return vendor->workspace(part, args) < 0 ? Reason::Shape : Reason::Ok;
+  if (vendor->workspace(part, args) < 0) return Reason::Shape;
+  // Of some gradients with steps and dilation cuDNN has no plan on matrix cores with sums in f32, and takes up to 146
+  // times our time.
+  const bool may_be_slow = part == ConvPart::images && steps_and_dilates(args);
+  return may_be_slow && !vendor->on_matrix_cores(part, args) ? Reason::Shape : Reason::Ok;
 }
 
 template <ConvPart part>
@@ -113,7 +122,8 @@ void run_vendor(const ConvArgs& args, Executor& executor) {
 
 template <ConvPart part>
 void vendor(const Call& call, Workspace& workspace) {
-  convolve(call, workspace, args_of<part>(call, workspace, lies_last(call)), vendor_bytes<part>, run_vendor<part>);
+  convolve(call, workspace, args_of<part>(call, workspace, lies_last<part>(call)), vendor_bytes<part>,
+           run_vendor<part>);
   if (call.out[0].numel() > 0) workspace.plan().calls_library("cudnn", tables().vendor_conv->version());
 }
 
@@ -149,7 +159,7 @@ bool is_small(const ConvArgs& args) {
 // more than 64 filters.
 template <ConvPart part>
 Reason sm90_leads(const Call& call) {
-  if (!lies_last(call)) return Reason::Layout;
+  if (!lies_last<part>(call)) return Reason::Layout;
   auto& a = call.attrs.as<ConvAttrs>();
   if (part == ConvPart::images && (a.stride[0] > 1 || a.stride[1] > 1)) return Reason::Shape;
   Trial trial(call);
@@ -176,6 +186,9 @@ constexpr Kernel vendor_kernel = staged_kernel<vendor<part>>("vendor", vendor_ta
 template <PaddedPass pass>
 constexpr Kernel padded_kernel = staged_kernel<plan_padded<pass>>("padded", takes_padded<pass>);
 
+template <PaddedPass pass>
+constexpr Kernel groups_kernel = staged_kernel<plan_groups<pass>>("each_group", takes_groups<pass>);
+
 // norm_conv2d as a convolution, whose attributes live as long as this does.
 struct ConvolutionOf {
   explicit ConvolutionOf(const Call& of)
@@ -194,7 +207,7 @@ Reason sm90_takes_moments(const Call& call) {
   const Sm90ConvTable* sm90 = tables().sm90_conv;
   const Operand &x = call.in[0], &w = call.in[1];
   if (!sm90) return Reason::Hardware;
-  if (!lies_last(call)) return Reason::Layout;
+  if (!lies_last(x)) return Reason::Layout;
   Trial trial(call);
   const Operands operands(trial.workspace, conv_dtype(x), true);
   ConvArgs args = sizes(call, x, w);
@@ -221,7 +234,7 @@ Reason sm90_takes_norm_windows(const Call& call) {
   if (!call.in[3].defined() || norm.training || !norm.relu) return Reason::Shape;
   for (const Operand& t : call.in.subspan(2))
     if (t.defined() && !t.is_contiguous()) return Reason::Layout;
-  if (!lies_last(call)) return Reason::Layout;
+  if (!lies_last(x)) return Reason::Layout;
   const ConvolutionOf convolution(call);
   Trial trial(convolution.call);
   const Operands operands(trial.workspace, conv_dtype(x), true);
@@ -262,6 +275,7 @@ constexpr Kernel conv2d_list[] = {
     padded_kernel<PaddedPass::Forward>,
     sm90_kernel<ConvPart::forward>,
     any_depthwise_kernel<ConvPart::forward>,
+    groups_kernel<PaddedPass::Forward>,
     staged_kernel<conv2d_gemm>("implicit_gemm")};
 constexpr Kernel input_grad_list[] = {
     {.name = "linear", .supports = takes_linear_input_grad, .plan = linear_input_grad},
@@ -275,6 +289,7 @@ constexpr Kernel input_grad_list[] = {
     padded_kernel<PaddedPass::InputGrad>,
     sm90_kernel<ConvPart::images>,
     any_depthwise_kernel<ConvPart::images>,
+    groups_kernel<PaddedPass::InputGrad>,
     staged_kernel<input_grad_gemm>("implicit_gemm")};
 constexpr Kernel weight_grad_list[] = {
     {.name = "linear", .supports = takes_linear_weight_grad, .plan = linear_weight_grad},
@@ -287,6 +302,7 @@ constexpr Kernel weight_grad_list[] = {
     padded_kernel<PaddedPass::WeightGrad>,
     sm90_kernel<ConvPart::filters>,
     any_depthwise_kernel<ConvPart::filters>,
+    groups_kernel<PaddedPass::WeightGrad>,
     staged_kernel<weight_grad_gemm>("implicit_gemm")};
 
 }  // namespace

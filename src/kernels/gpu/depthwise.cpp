@@ -68,7 +68,10 @@ template <ConvPart part>
 Reason takes_depthwise(const Call& call) {
   const Reason any = takes_any_depthwise<part>(call);
   if (any != Reason::Ok) return any;
-  return tables().depthwise->is_fast(DepthwiseCall<part>(call).args(call)) ? Reason::Ok : Reason::Shape;
+  const DepthwiseArgs args = DepthwiseCall<part>(call).args(call);
+  // Channels that lie last and are no fours are summed up one at a time: the vendor takes half as long.
+  const bool single = part == ConvPart::filters && args.channels_last && args.channels % 4 != 0 && vendor_tables();
+  return tables().depthwise->is_fast(args) && !single ? Reason::Ok : Reason::Shape;
 }
 
 template <ConvPart part>
@@ -77,18 +80,19 @@ Reason takes_depthwise_windows(const Call& call) {
   if (any != Reason::Ok) return any;
   const DepthwiseCall<part> of(call);
   const DepthwiseArgs args = of.args(call);
-  const long long taps = args.filter[0] * args.filter[1];
-  // Of channels that lie last the vendor has good kernels for squares of odd sides and for many taps; for other windows
-  // they take up to ten times as long.
-  const bool odd_square =
-      args.filter[0] == args.filter[1] && taps % 2 == 1 && taps > 1 && args.dilation[0] == 1 && args.dilation[1] == 1;
-  if (of.last) return part == ConvPart::images ? Reason::Layout : taps < 25 && !odd_square ? Reason::Ok : Reason::Shape;
-  const bool windows = taps > 1 || args.stride[0] > 1 || args.stride[1] > 1;  // otherwise the vendor's is twice as fast
-  const bool dilated =
-      taps > 1 && (args.dilation[0] > 1 || args.dilation[1] > 1);  // of which the vendor has no good one
-  return args.multiplier > 1 || (part == ConvPart::filters && windows) || (part == ConvPart::forward && dilated)
-             ? Reason::Ok
-             : Reason::Shape;
+  const long long taps = args.filter[0] * args.filter[1], steps = args.stride[0] * args.stride[1];
+  const bool dilated = taps > 1 && (args.dilation[0] > 1 || args.dilation[1] > 1);
+  const bool odd_square = args.filter[0] == args.filter[1] && taps % 2 == 1 && !dilated;
+  if (of.last) {  // the vendor has good kernels for squares of odd sides, and for places of images that many windows
+                  // see
+    if (part == ConvPart::images) return steps >= 3 ? Reason::Ok : Reason::Shape;
+    return odd_square && args.stride[0] == args.stride[1] && steps <= 4 ? Reason::Shape : Reason::Ok;
+  }
+  if (args.multiplier > 1) return Reason::Ok;
+  if (taps == 1 && steps == 1) return Reason::Shape;
+  // Of planes it has good ones for squares of odd sides, and none for few channels.
+  const bool good = odd_square && args.channels >= 32 && (part == ConvPart::forward || steps == 1);
+  return part == ConvPart::filters || !good ? Reason::Ok : Reason::Shape;
 }
 
 template <ConvPart part>

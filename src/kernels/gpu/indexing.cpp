@@ -109,10 +109,10 @@ void add_rows(const Call& call, Plan& plan, int64_t dim, const Beside& beside) {
   plan.launch("sum_rows", index_table().sum_rows, args);
 }
 
+Reason takes_any_order(const Call&) { return nondeterministic_allowed() ? Reason::Ok : Reason::Order; }
 Reason adds_in_any_order(const Call& call) {
   const DType dtype = call.out[0].dtype();
-  if (dtype != Float32 && dtype != Float64) return Reason::DType;
-  return nondeterministic_allowed() ? Reason::Ok : Reason::Order;
+  return dtype != Float32 && dtype != Float64 ? Reason::DType : takes_any_order(call);
 }
 
 template <ScatterCombine combine, bool in_any_order = false>
@@ -143,6 +143,7 @@ void scatter_by(const Call& call, Plan& plan) {
   plan.launch("scatter", scatter_table().combine, args);
 }
 
+template <bool in_any_order>
 void overwrite(const Call& call, Plan& plan) {
   const Operand &x = call.in[0], &index = call.in[1], &out = call.out[0];
   copy(call, plan, out, x);
@@ -158,7 +159,7 @@ void overwrite(const Call& call, Plan& plan) {
   args.count = out.numel();
   bool is_one = true;  // value, which may come to its places in any order
   for (int64_t d = 0; d < index.dim(); ++d) is_one = is_one && (args.source.strides[d] == 0 || index.size(d) == 1);
-  if (!is_one) args.writers.data = plan.take(args.count * 8);
+  if (!is_one && !in_any_order) args.writers.data = plan.take(args.count * 8);
   const Strides dense = contiguous_strides(out.shape());
   std::copy(dense.begin(), dense.end(), args.writers.strides);
   args.out_step = args.out.strides[dim];
@@ -243,7 +244,9 @@ constexpr Kernel scatter_kernels[] = {{.name = "lines", .plan = scatter_by<combi
 constexpr Kernel scatter_add_kernels[] = {
     {.name = "atomics", .supports = adds_in_any_order, .plan = scatter_by<ScatterCombine::sum, true>},
     {.name = "lines", .plan = scatter_by<ScatterCombine::sum>}};
-constexpr Kernel overwrite_kernels[] = {{.name = "last", .plan = overwrite}};
+// What comes to a place twice is as in PyTorch where any order is allowed: one of both.
+constexpr Kernel overwrite_kernels[] = {{.name = "any", .supports = takes_any_order, .plan = overwrite<true>},
+                                        {.name = "last", .plan = overwrite<false>}};
 constexpr Kernel nonzero_kernels[] = {{.name = "tiles", .plan = nonzero}};
 template <BitOp op>
 constexpr Kernel bits_kernels[] = {{.name = "loop", .plan = bits<op>}};

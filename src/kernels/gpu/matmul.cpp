@@ -204,6 +204,18 @@ Reason sm90_takes_large(const Call& call) {
   return fits && by_own_kernel<products>(call) ? Reason::Ok : Reason::Layout;
 }
 
+/// Short sums of pairs, for results whose rows are off 16 bytes: there lanes store for longer than tiles multiply, and
+/// cuBLASLt has algorithms for pairs.
+bool are_short_sums_of_pairs(const GemmArgs& args) {
+  constexpr long long most = 512;  // by a model of both: equal at about 1,000
+  const auto in_pairs = [](const MatrixArg& t) {
+    return (t.row == 1 || t.row % 2 == 0) && (t.column == 1 || t.column % 2 == 0) &&
+           reinterpret_cast<size_t>(t.data) % 4 == 0;
+  };
+  return args.k <= most && args.k % 2 == 0 && args.n % 2 == 0 && args.c.column == 1 && args.c.row % 8 != 0 &&
+         in_pairs(args.a) && in_pairs(args.b) && in_pairs(args.c);
+}
+
 /// What cuBLASLt has no fast algorithms for. Of rows that only end off 16 bytes its entry makes the last few terms of
 /// the sums a product of their own, so that they would be rounded twice.
 template <Products (*products)(const Call&)>
@@ -211,7 +223,9 @@ Reason sm90_takes_odd_lines(const Call& call) {
   const Sm90GemmTable* sm90 = tables().sm90_gemm;
   if (!sm90) return Reason::Hardware;
   bool odd = true;
-  products(call).each([&](const GemmArgs& args) { odd = odd && sm90->has_odd_lines(args); });
+  products(call).each([&](const GemmArgs& args) {
+    odd = odd && sm90->has_odd_lines(args) && !(vendor_tables() && are_short_sums_of_pairs(args));
+  });
   return odd ? sm90_takes<products>(call) : Reason::Shape;
 }
 

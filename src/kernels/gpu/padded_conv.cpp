@@ -1,6 +1,9 @@
 #include "kernels/gpu/padded_conv.h"
 
 #include <limits>
+#include <utility>
+
+#include "kernels/args/gpu/tables.h"
 
 namespace tessera::gpu_kernels {
 namespace {
@@ -40,6 +43,14 @@ void write(const Call& call, Workspace& workspace, const Operand& t, std::initia
   const Padded padded(workspace, t, dims);
   plan(padded.whole);
   copy(call, workspace.plan(), t, padded.part);
+}
+
+// One of equal parts of a dim.
+Operand share_of(const Operand& t, size_t dim, int64_t index, int64_t parts) {
+  Shape shape = t.shape();
+  const int64_t length = shape[dim].value() / parts;
+  shape[dim] = Dim(length);
+  return t.as_strided(shape, t.strides(), index * length * t.strides()[dim]);
 }
 
 // Filters, images and their results, wherever the pass has them.
@@ -90,9 +101,46 @@ void plan_padded(const Call& call, Workspace& workspace) {
   }
 }
 
-#define TESSERA_PADDED(pass)                                   \
-  template Reason takes_padded<PaddedPass::pass>(const Call&); \
-  template void plan_padded<PaddedPass::pass>(const Call&, Workspace&);
+template <PaddedPass pass>
+Reason takes_groups(const Call& call) {
+  const auto [x, w, y] = images_filters_results<pass>(call);
+  const int64_t groups = call.attrs.as<ConvAttrs>().groups;
+  if (!tables().sm90_conv) return Reason::Hardware;
+  if (x->dtype() != Float16 && x->dtype() != BFloat16) return Reason::DType;
+  if (w->packing() || groups < 2 || w->size(1) < unit || w->size(0) / groups < unit) return Reason::Shape;
+  constexpr double least = 1e7;  // multiplications for each group's launches
+  const double products = static_cast<double>(y->numel()) * static_cast<double>(w->numel() / w->size(0));
+  return products < least * static_cast<double>(groups) ? Reason::Small : Reason::Ok;
+}
+
+template <PaddedPass pass>
+void plan_groups(const Call& call, Workspace& workspace) {
+  const auto [x, w, y] = images_filters_results<pass>(call);
+  const PlansWithin within(call.op);
+  ConvAttrs alone = call.attrs.as<ConvAttrs>();
+  const int64_t groups = std::exchange(alone.groups, 1);
+  const Attrs attrs = alone;
+  for (int64_t g = 0; g < groups; ++g) {
+    const auto part = [&](const Operand& t, size_t dim) { return t.defined() ? share_of(t, dim, g, groups) : t; };
+    const Operand images = part(*x, 1), filters = part(*w, 0), results = part(*y, 1);
+    if constexpr (pass == PaddedPass::Forward) {
+      const Operand in[] = {images, filters, part(call.in[2], 0)};
+      plan_call(call.op, in, attrs, {&results, 1}, workspace.plan());
+    } else if constexpr (pass == PaddedPass::InputGrad) {
+      const Operand in[] = {results, filters};
+      plan_call(call.op, in, attrs, {&images, 1}, workspace.plan());
+    } else {
+      const Operand in[] = {images, results, {}};
+      plan_call(call.op, in, attrs, {&filters, 1}, workspace.plan());
+    }
+  }
+}
+
+#define TESSERA_PADDED(pass)                                            \
+  template Reason takes_padded<PaddedPass::pass>(const Call&);          \
+  template void plan_padded<PaddedPass::pass>(const Call&, Workspace&); \
+  template Reason takes_groups<PaddedPass::pass>(const Call&);          \
+  template void plan_groups<PaddedPass::pass>(const Call&, Workspace&);
 TESSERA_PADDED(Forward)
 TESSERA_PADDED(InputGrad)
 TESSERA_PADDED(WeightGrad)

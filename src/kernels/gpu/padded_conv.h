@@ -1,5 +1,5 @@
 // Convolutions of halves whose channels or filters are no multiple of eight, such as three colours: operands are padded
-// by zeros, channels last, and the lists pick again.
+// by zeros, channels last, and the lists pick again. So they do for each group by itself, where no kernel takes all.
 #pragma once
 #include "kernels/shared/conv.h"
 
@@ -11,5 +11,10 @@ template <PaddedPass pass>
 Reason takes_padded(const Call& call);
 template <PaddedPass pass>
 void plan_padded(const Call& call, Workspace& workspace);
+
+template <PaddedPass pass>
+Reason takes_groups(const Call& call);
+template <PaddedPass pass>
+void plan_groups(const Call& call, Workspace& workspace);
 
 }  // namespace tessera::gpu_kernels

@@ -22,7 +22,7 @@ class WaitingNorm : public testing::Test {
   // Operators that fn() calls, but those of running statistics.
   template <class Fn>
   static std::vector<std::string> ops_of(const Fn& fn) {
-    struct Names final : Observer {
+    struct PassNames final : Observer {
       void called(const CallSeen& call) override {
         if (call.op != "move_estimates_") all.push_back(std::string(call.op));
       }
@@ -52,26 +52,26 @@ class WaitingNorm : public testing::Test {
   Tensor running_mean = zeros({5}), running_var = ones({5});
 };
 
-using Names = std::vector<std::string>;
+using PassNames = std::vector<std::string>;
 
 TEST_F(WaitingNorm, TakesInWhatFollows) {
   Tensor y;
   for (const Tensor& t : {x, x.to(ChannelsLast)}) {
-    EXPECT_EQ(ops_of([&] { y = relu(norm(t)), y.data_ptr(); }), Names{"batch_norm"});
+    EXPECT_EQ(ops_of([&] { y = relu(norm(t)), y.data_ptr(); }), PassNames{"batch_norm"});
     expect_same(y, at_once([&] { return relu(norm(t)); }));
     const Tensor b = t.is_contiguous() ? other : other.to(ChannelsLast);
-    EXPECT_EQ(ops_of([&] { y = relu(norm(t) + b), y.data_ptr(); }), Names{"batch_norm_add"});
+    EXPECT_EQ(ops_of([&] { y = relu(norm(t) + b), y.data_ptr(); }), PassNames{"batch_norm_add"});
     expect_same(y, at_once([&] { return relu(norm(t) + b); }));
-    EXPECT_EQ(ops_of([&] { y = relu(b + norm(t)), y.data_ptr(); }), Names{"batch_norm_add"});
-    EXPECT_EQ(ops_of([&] { y = norm(t) + b, y.data_ptr(); }), Names{"batch_norm_add"});
+    EXPECT_EQ(ops_of([&] { y = relu(b + norm(t)), y.data_ptr(); }), PassNames{"batch_norm_add"});
+    EXPECT_EQ(ops_of([&] { y = norm(t) + b, y.data_ptr(); }), PassNames{"batch_norm_add"});
     expect_same(y, at_once([&] { return norm(t) + b; }));
-    EXPECT_EQ(ops_of([&] { y = norm(t) + b + b, y.data_ptr(); }), (Names{"batch_norm_add", "add"}));
-    EXPECT_EQ(ops_of([&] { y = clamp(norm(t), 0, 0.5), y.data_ptr(); }), Names{"batch_norm"});
+    EXPECT_EQ(ops_of([&] { y = norm(t) + b + b, y.data_ptr(); }), (PassNames{"batch_norm_add", "add"}));
+    EXPECT_EQ(ops_of([&] { y = clamp(norm(t), 0, 0.5), y.data_ptr(); }), PassNames{"batch_norm"});
     expect_same(y, at_once([&] { return clamp(norm(t), 0, 0.5); }));
-    EXPECT_EQ(ops_of([&] { y = clamp(norm(t) + b, 0, 0.5), y.data_ptr(); }), (Names{"batch_norm_add", "clamp"}));
-    EXPECT_EQ(ops_of([&] { y = clamp(norm(t), -1, 1), y.data_ptr(); }), (Names{"batch_norm", "clamp"}));
+    EXPECT_EQ(ops_of([&] { y = clamp(norm(t) + b, 0, 0.5), y.data_ptr(); }), (PassNames{"batch_norm_add", "clamp"}));
+    EXPECT_EQ(ops_of([&] { y = clamp(norm(t), -1, 1), y.data_ptr(); }), (PassNames{"batch_norm", "clamp"}));
     NoGrad flat;
-    EXPECT_EQ(ops_of([&] { y = relu(norm(t, false) + b), y.data_ptr(); }), Names{"batch_norm_inference"});
+    EXPECT_EQ(ops_of([&] { y = relu(norm(t, false) + b), y.data_ptr(); }), PassNames{"batch_norm_inference"});
     expect_same(y, at_once([&] { return relu(norm(t, false) + b); }));
   }
 }
@@ -90,7 +90,7 @@ TEST_F(WaitingNorm, AResultThatIsHeldIsThere) {
   x.set_requires_grad();
   const Tensor y = norm(x);
   EXPECT_TRUE(y.requires_grad());
-  EXPECT_EQ(ops_of([&] { relu(y).data_ptr(); }), (Names{"batch_norm", "relu"}));
+  EXPECT_EQ(ops_of([&] { relu(y).data_ptr(); }), (PassNames{"batch_norm", "relu"}));
   expect_same(y, at_once([&] { return norm(x); }));
   const Tensor z = norm(x), first = grad({relu(z).sum()}, {z})[0];
   expect_same(first, gt(z, full({}, 0)).to(Float32));

@@ -68,6 +68,8 @@ enum class ConvPart : unsigned char { forward, images, filters };
 struct VendorConvTable {
   /// Bytes, or -1 where the library has no kernel that computes the same each time and in full precision.
   long long (*workspace)(ConvPart part, const ConvArgs& args);
+  /// Whether the kernel for which workspace() answered multiplies on matrix cores.
+  bool (*on_matrix_cores)(ConvPart part, const ConvArgs& args);
   void (*run)(ConvPart part, const ConvArgs& args, Executor& executor);
   size_t (*version)();
 };

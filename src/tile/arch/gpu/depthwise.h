@@ -521,11 +521,20 @@ TESSERA_DEVICE void depthwise_place(const AnyDepthwise& d, int thread, T* dx, co
   const VectorPlace at = p.place(thread);
   const int channel = d.channel(at, V), taps = p.h.filter * p.w.filter;
   Array<float, V> sum{};
-  for (int k = 0; k < d.multiplier; ++k)
-    p.each_window(at, [&](int i, int j, int tap) {
-      add_tap<V>(sum, load_vector<V>(dy, p.in_results(at.outer * d.multiplier + k, i, j, at.inner)),
-                 w + static_cast<i64>(channel * d.multiplier + k) * taps + tap, taps);
-    });
+  const int planes = p.in_results(1, 0, 0, 0);  // from one result of a channel to its next
+  const T* const filters = w + static_cast<i64>(channel) * d.multiplier * taps;
+  const auto add = [&](int i, int j, int tap) {
+    add_tap<V>(sum, load_vector<V>(dy, p.in_results(at.outer, i, j, at.inner)), filters + tap, taps);
+  };
+  const auto add_each = [&](int i, int j, int tap) {
+    const int results = p.in_results(at.outer * d.multiplier, i, j, at.inner);
+#pragma unroll 4
+    for (int k = 0; k < d.multiplier; ++k)
+      add_tap<V>(sum, load_vector<V>(dy, results + k * planes), filters + k * taps + tap, taps);
+  };
+  if (d.multiplier > 1) p.each_window(at, add_each);
+  else if (p.h.stride == 1 && p.w.stride == 1) p.each_tap(at, add);
+  else p.each_window(at, add);
   store_vector<V>(dx, thread, packed_as<T>(sum));
 }
 

@@ -35,6 +35,11 @@ struct ImageWindow {
     return begin > 0 ? by_stride(begin + stride - 1) : 0;
   }
   TESSERA_HD int last_window(int at) const { return min(by_stride(at + padding), output - 1); }
+  /// By steps of 1, the taps [first, last] that see what is so far behind the first window's start.
+  TESSERA_HD int first_seeing(int behind) const {
+    return behind >= output ? by_dilation(behind - output + dilation) : 0;
+  }
+  TESSERA_HD int last_seeing(int behind) const { return min(by_dilation(behind), filter - 1); }
 };
 
 /// A vector's place, in the order in which they lie.
@@ -91,6 +96,18 @@ struct DenseWindows {
         const int across = at.column - w.start(j), s = w.by_dilation(across);
         if (s * w.dilation == across) fn(i, j, r * w.filter + s);
       }
+    }
+  }
+  /// The same by steps of 1, in the order of the taps.
+  template <class F>
+  TESSERA_DEVICE void each_tap(const VectorPlace& at, const F& fn) const {
+    const int down = at.row + h.padding, across = at.column + w.padding;
+    const int last_row = h.last_seeing(down), first_column = w.first_seeing(across),
+              last_column = w.last_seeing(across);
+    for (int r = h.first_seeing(down); r <= last_row; ++r) {
+#pragma unroll 4
+      for (int s = first_column; s <= last_column; ++s)
+        fn(down - r * h.dilation, across - s * w.dilation, r * w.filter + s);
     }
   }
 };

@@ -246,21 +246,23 @@ constexpr int threads = 256, per_thread = nonzero_tile / threads;
 struct Elements {
   Nest<1> nest;
   const void* data;
-  Scalar type;
+  u64 value_bits;  // of an element: all but the sign of a float
+  bool dense;
 
+  template <class W>
   TESSERA_DEVICE bool is_nonzero(i64 i) const {
     if (i >= nest.total) return false;
-    i64 at[1];
-    nest.locate(i, 1, at);
-    if (type >= Scalar::f16) return load_as<double>(data, type, at[0]) != 0;
-    return load_as<i64>(data, type, at[0]) != 0;
+    i64 at[1] = {i};
+    if (!dense) nest.locate(i, 1, at);
+    return (static_cast<const W*>(data)[at[0]] & static_cast<W>(value_bits)) != 0;
   }
   /// Bit j: whether the thread's j-th element is not zero. Neighbours are those of neighbouring threads.
+  template <class W>
   TESSERA_DEVICE u32 mask_of(int thread, i64 tile) const {
     u32 mask = 0;
 #pragma unroll
     for (int j = 0; j < per_thread; ++j)
-      mask |= static_cast<u32>(is_nonzero(tile * nonzero_tile + j * threads + thread)) << j;
+      mask |= static_cast<u32>(is_nonzero<W>(tile * nonzero_tile + j * threads + thread)) << j;
     return mask;
   }
 };
@@ -271,13 +273,14 @@ TESSERA_DEVICE int ones(u32 mask) {
   return count;
 }
 
+template <class W>
 TESSERA_KERNEL(threads)
 void count_tiles(const Elements x, i64* counts) {
   __shared__ int count;
   const int thread = tile::thread_in_block();
   if (thread == 0) count = 0;
   tile::sync_block();
-  if (const u32 mask = x.mask_of(thread, tile::block_in_grid())) atomicAdd(&count, ones(mask));
+  if (const u32 mask = x.mask_of<W>(thread, tile::block_in_grid())) atomicAdd(&count, ones(mask));
   tile::sync_block();
   if (thread == 0) counts[tile::block_in_grid()] = count;
 }
@@ -287,57 +290,75 @@ struct Coordinates {
   i64 row, column;  // strides
   int rank;
   i64 lengths[max_rank];
+  bool is_short;  // all is counted in 32 bits
+  tile::Inverse inverses[max_rank];
 
   TESSERA_DEVICE void write(i64 at, i64 index) const {
-    for (int d = rank - 1; d >= 0; --d) {
-      data[at * row + d * column] = index % lengths[d];
-      index /= lengths[d];
+    for (int d = rank - 1; d > 0; --d) {
+      const i64 rest = is_short ? inverses[d](static_cast<int>(index)) : index / lengths[d];
+      data[at * row + d * column] = index - rest * lengths[d];
+      index = rest;
     }
+    if (rank > 0) data[at * row] = index;
   }
 };
 
 /// `ends`: how many there are up to the end of each tile. No more than `most` are written.
+template <class W>
 TESSERA_KERNEL(threads)
 void write_places(const Elements x, const i64* ends, i64 most, const Coordinates places) {
-  constexpr int teams = threads / team_lanes;
-  __shared__ int before[per_thread * teams];  // of the tile's rows of `team_lanes` elements: what is in those before
+  constexpr int teams = threads / team_lanes, rows = per_thread * teams;
+  __shared__ int upto[rows];  // of the tile's rows of `team_lanes` elements: what is in them and those before
   const int thread = tile::thread_in_block(), lane = thread % team_lanes, team = thread / team_lanes;
   const i64 tile = tile::block_in_grid();
-  const u32 mask = x.mask_of(thread, tile);
+  const u32 mask = x.mask_of<W>(thread, tile);
   u32 row[per_thread];
 #pragma unroll
   for (int j = 0; j < per_thread; ++j) {
     row[j] = ballot(mask >> j & 1);
-    if (lane == 0) before[j * teams + team] = static_cast<int>(count_of(row[j]));
+    if (lane == 0) upto[j * teams + team] = static_cast<int>(count_of(row[j]));
   }
-  tile::sync_block();
-  if (thread == 0)
-    for (int i = 0, all = 0; i < per_thread * teams; ++i) {
-      const int count = before[i];
-      before[i] = all;
-      all += count;
-    }
+  for (int reach = 1; reach < rows; reach *= 2) {
+    tile::sync_block();
+    const int earlier = thread >= reach && thread < rows ? upto[thread - reach] : 0;
+    tile::sync_block();
+    if (thread < rows) upto[thread] += earlier;
+  }
   tile::sync_block();
   const i64 first = tile > 0 ? ends[tile - 1] : 0;
 #pragma unroll
   for (int j = 0; j < per_thread; ++j) {
-    const i64 at = first + before[j * teams + team] + count_of(row[j] & ((1u << lane) - 1));
+    const int which = j * teams + team, before = which > 0 ? upto[which - 1] : 0;
+    const i64 at = first + before + count_of(row[j] & ((1u << lane) - 1));
     if (mask >> j & 1 && at < most) places.write(at, tile * nonzero_tile + j * threads + thread);
   }
 }
 
 Elements elements_of(const NonzeroArgs& args) {
-  return {make_nest<1>(args.rank, args.lengths, {&args.x}), args.x.data, args.x.type};
+  Elements x{make_nest<1>(args.rank, args.lengths, {&args.x}), args.x.data, ~u64{0}, false};
+  if (args.x.type >= Scalar::f16) x.value_bits >>= 65 - 8 * size_of(args.x.type);
+  x.dense = x.nest.rank == 0 || (x.nest.rank == 1 && x.nest.strides[0][0] == 1);
+  return x;
 }
 
 void count(const NonzeroArgs& args, Executor& executor) {
-  launch("nonzero", count_tiles, args.tiles, threads, 0, executor, elements_of(args), args.counts);
+  with_size(args.x.type, [&](auto type) {
+    launch("nonzero", count_tiles<typename decltype(type)::type>, args.tiles, threads, 0, executor, elements_of(args),
+           args.counts);
+  });
 }
 void write(const NonzeroArgs& args, Executor& executor) {
-  Coordinates places{args.out, args.out_row, args.out_column, args.rank, {}};
-  for (int d = 0; d < args.rank; ++d) places.lengths[d] = args.lengths[d];
-  launch("nonzero", write_places, args.tiles, threads, 0, executor, elements_of(args),
-         static_cast<const i64*>(args.counts), static_cast<i64>(args.most), places);
+  Coordinates places{args.out, args.out_row, args.out_column, args.rank, {}, true, {}};
+  const Elements x = elements_of(args);
+  places.is_short = x.nest.total < i64{1} << 30;
+  for (int d = 0; d < args.rank; ++d) {
+    places.lengths[d] = args.lengths[d];
+    if (places.is_short) places.inverses[d] = tile::Inverse::of(args.lengths[d]);
+  }
+  with_size(args.x.type, [&](auto type) {
+    launch("nonzero", write_places<typename decltype(type)::type>, args.tiles, threads, 0, executor, x,
+           static_cast<const i64*>(args.counts), static_cast<i64>(args.most), places);
+  });
 }
 
 }  // namespace

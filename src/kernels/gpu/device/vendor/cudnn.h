@@ -33,7 +33,7 @@ enum class PointwiseMode : int {
   index_along_axis = 501,
   select = 601,
 };
-enum class HeuristicMode : int { fallback = 2, best = 3 };
+enum class HeuristicMode : int { by_model = 1, fallback = 2, by_tree = 3 };
 /// What a result may suffer by an engine.
 enum class Note : int {
   tensor_core = 0,
@@ -308,7 +308,14 @@ struct Plan {
   std::vector<Object> parts;  // what the plan is made of
   Object plan{Kind::plan};
   int64_t workspace = 0;
+  bool on_matrix_cores = false;
 };
+
+inline bool has_note(const Object& config, uint32_t notes) {
+  const std::vector<Object> engine = config.get(Attribute::config_engine, Kind::engine, 1);
+  const std::vector<Note> found = engine.at(0).get<Note>(Attribute::engine_notes, 16);
+  return std::ranges::any_of(found, [&](Note note) { return notes >> static_cast<int>(note) & 1; });
+}
 
 /// Which notes an engine may not bear.
 class Rules {
@@ -321,12 +328,7 @@ class Rules {
     rules.forbidden_ &= ~(1u << static_cast<int>(note));
     return rules;
   }
-  bool allow(const Object& config) const {
-    const std::vector<Object> engine = config.get(Attribute::config_engine, Kind::engine, 1);
-    for (Note note : engine.at(0).get<Note>(Attribute::engine_notes, 16))
-      if (forbidden_ >> static_cast<int>(note) & 1) return false;
-    return true;
-  }
+  bool allow(const Object& config) const { return !has_note(config, forbidden_); }
 
  private:
   uint32_t forbidden_ = 0;
@@ -343,7 +345,8 @@ inline std::optional<Plan> find_plan(const Target& target, Graph&& graph, Rules 
   const auto note = [&](const Refusal& refusal) {
     if (refusal.may_pass()) for_now = refusal;
   };
-  for (HeuristicMode mode : {HeuristicMode::best, HeuristicMode::fallback}) try {
+  // The first proposes nothing for some halves, for which the second has plans on matrix cores.
+  for (HeuristicMode mode : {HeuristicMode::by_tree, HeuristicMode::by_model, HeuristicMode::fallback}) try {
       Object heuristic(Kind::heuristic);
       heuristic.set(Attribute::heuristic_graph, asked_for).set(Attribute::heuristic_mode, mode);
       target.tell_properties(heuristic, Attribute::heuristic_device);
@@ -356,6 +359,7 @@ inline std::optional<Plan> find_plan(const Target& target, Graph&& graph, Rules 
           found.plan.set(Attribute::plan_config, config).finish();
           found.workspace = found.plan.get<int64_t>(Attribute::plan_workspace, 1).at(0);
           if (found.workspace > most_workspace) continue;
+          found.on_matrix_cores = has_note(config, 1u << static_cast<int>(Note::tensor_core));
           found.parts = std::move(graph.parts);
           found.parts.push_back(std::move(config));
           return found;

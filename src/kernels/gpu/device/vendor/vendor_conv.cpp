@@ -37,6 +37,12 @@ long long workspace(ConvPart part, const ConvArgs& args) {
   return cudnn::Planner::workspace(entry_of(part, args));
 }
 
+bool on_matrix_cores(ConvPart part, const ConvArgs& args) {
+  const std::lock_guard lock(cudnn::planner().mutex);
+  const std::optional<cudnn::Plan>& plan = entry_of(part, args).outcome.plan();
+  return plan && plan->on_matrix_cores;
+}
+
 void run(ConvPart part, const ConvArgs& args, Executor& executor) {
   const std::lock_guard lock(cudnn::planner().mutex);
   const int64_t ids[] = {cudnn::id_x, cudnn::id_w, cudnn::id_y};
@@ -47,7 +53,7 @@ void run(ConvPart part, const ConvArgs& args, Executor& executor) {
 }  // namespace
 
 const VendorConvTable* vendor_conv_table() {
-  static const VendorConvTable table{workspace, run, cudnn::library().version};
+  static const VendorConvTable table{workspace, on_matrix_cores, run, cudnn::library().version};
   return cudnn::library().complete ? &table : nullptr;
 }
 
