@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "ops/on_card.h"
 #include "ops/on_host.h"
 #include "tessera/autograd.h"
 #include "tessera/ops_loss.h"
@@ -114,17 +115,86 @@ void of_float_type(const Tensor& x, const Fn& fn) {
   else fn(float());
 }
 
+// ---- the same on a GPU: a thread has a pair, and for the gradient a block has a row
+
+CardKernel pairs_kernel("distances_of_pairs", R"(
+// across [width, n]: x, so that threads of neighbouring columns read neighbours.
+extern "C" TESSERA_KERNEL(256) void distances_of_pairs(const T* x, const T* across, T* out, i64 n, i64 width,
+                                                       i64 parts) {
+  const i64 i = block_in_grid() / parts, j = (block_in_grid() - i * parts) * 256 + thread_in_block();
+  if (j <= i || j >= n) return;
+  T sum(0);
+  for (i64 k = 0; k < width; ++k) {
+    const T apart = x[i * width + k] - across[k * n + j];
+    sum += apart * apart;
+  }
+  out[i * n - i * (i + 1) / 2 + j - i - 1] = tessera::tile::sqrt(sum);
+}
+)");
+CardKernel row_slopes_kernel("slopes_of_pairs", R"(
+// The sum over others of g / d times what lies between them: 8 teams of 32 columns share a row's others.
+extern "C" TESSERA_KERNEL(256) void slopes_of_pairs(const T* x, const T* d, const T* g, T* dx, i64 n, i64 width) {
+  TESSERA_SHARED T room[256];
+  const int thread = thread_in_block(), lane = thread % 32, team = thread / 32;
+  const i64 i = block_in_grid();
+  for (i64 first = 0; first < width; first += 32) {
+    const i64 k = first + lane;
+    const T own = k < width ? x[i * width + k] : T(0);
+    T sum(0);
+    for (i64 begin = 0; begin < n; begin += 256) {
+      const i64 j = begin + thread;
+      T share(0);
+      if (j < n && j != i) {
+        const i64 low = min(i, j), pair = low * n - low * (low + 1) / 2 + max(i, j) - low - 1;
+        if (d[pair] != T(0)) share = g[pair] / d[pair];
+      }
+      sync_block();
+      room[thread] = share;
+      sync_block();
+      for (int l = team; k < width && l < 256 && begin + l < n; l += 8)
+        sum += room[l] * (own - x[(begin + l) * width + k]);
+    }
+    sync_block();
+    room[thread] = sum;
+    sync_block();
+    if (team != 0 || k >= width) continue;
+    for (int t = 1; t < 8; ++t) sum += room[t * 32 + lane];
+    dx[i * width + k] = sum;
+  }
+}
+)");
+
+Tensor card_distances(const Tensor& given) {
+  const Tensor x = contiguous(given), across = contiguous(transpose(x, 0, 1));
+  const int64_t n = x.size(0), parts = (n + 255) / 256;
+  const Tensor out = empty({n * (n - 1) / 2}, x.dtype(), x.device());
+  if (out.numel() == 0) return out;
+  const void *from = x.data_ptr(), *columns = across.data_ptr();
+  pairs_kernel.launch(x, (n - 1) * parts, from, columns, out.data_ptr(), n, x.size(1), parts);
+  return out;
+}
+Tensor card_slopes(const Tensors& in) {
+  const Tensor x = contiguous(in[0]), d = contiguous(in[1]), g = contiguous(in[2]);
+  const Tensor dx = empty(x.shape(), x.dtype(), x.device());
+  if (dx.numel() == 0) return dx;
+  const void *from = x.data_ptr(), *distances = d.data_ptr(), *grads = g.data_ptr();
+  row_slopes_kernel.launch(x, x.size(0), from, distances, grads, dx.data_ptr(), x.size(0), x.size(1));
+  return dx;
+}
+
 Tensor composed_pdist(const Tensor& x, double p);
 
-Tensor host_pdist(const Tensor& given) {
+Tensor pdist_by_loops(const Tensor& given) {
   const int64_t n = given.size(0), more = (strip - n % strip) % strip, wider = (strip - given.size(1) % strip) % strip;
   const auto forward = [=](const Tensors& in) {
+    if (on_card(in[0])) return Tensors{card_distances(in[0])};
     const Tensor x = contiguous(in[0]), across = contiguous(pad(transpose(x, 0, 1), {0}, {more}));
     const Tensor out = empty({n * (n - 1) / 2}, x.dtype());
     of_float_type(x, [&]<class T>(T) { distances_of_rows<T>(x, across, out); });
     return Tensors{out};
   };
   const auto slope = [=](const Tensors& in) {
+    if (on_card(in[0])) return Tensors{card_slopes(in)};
     const Tensor x = contiguous(pad(in[0], {0}, {wider})), dx = zeros(x.shape(), x.dtype());
     of_float_type(x, [&]<class T>(T) { gradients_of_rows<T>(x, contiguous(in[1]), contiguous(in[2]), dx); });
     return Tensors{contiguous(slice(dx, 1, Dim(0), in[0].shape()[1]))};
@@ -179,7 +249,7 @@ Tensor pdist(const Tensor& x, double p) {
   require_float_pair("pdist", x, x);
   if (x.dim() != 2) fail("pdist", "x must have 2 dims, not shape {}", to_string(x.shape()));
   return distance_of(x, x, [&](const Tensor& v, const Tensor&) {
-    return p == 2 && on_host(v) ? host_pdist(v) : composed_pdist(v, p);
+    return p == 2 && (on_host(v) || on_card(v)) ? pdist_by_loops(v) : composed_pdist(v, p);
   });
 }
 

@@ -7,6 +7,7 @@
 #include "ops/elements.h"
 #include "ops/gradient.h"
 #include "ops/index_check.h"
+#include "ops/on_card.h"
 #include "ops/on_host.h"
 #include "ops/op_table.h"
 #include "ops/reference.h"
@@ -162,7 +163,32 @@ Metas infer_nonzero(std::span<const TensorMeta> in, const Attrs&) {
   require_inputs("nonzero", in);
   return {{{count_symbol("nonzero", in[0].shape.numel()), Dim(in[0].shape.rank())}, Int64, in[0].device}};
 }
+CardKernel count_kernel("count_nonzero", R"(
+extern "C" TESSERA_KERNEL(256) void count_nonzero(const T* x, i64* count, i64 total) {
+  TESSERA_SHARED u32 own;
+  if (thread_in_block() == 0) own = 0;
+  sync_block();
+  u32 found = 0;
+  const i64 step = i64{blocks_in_grid()} * 256;
+  for (i64 i = block_in_grid() * 256 + thread_in_block(); i < total; i += 4 * step) {
+    T held[4];
+    unroll<4>([&](auto k) { held[k] = i + k * step < total ? x[i + k * step] : T(0); });
+    unroll<4>([&](auto k) { found += convert_element<compute_t<T>>(held[k]) != 0; });
+  }
+  if (found) atomicAdd(&own, found);
+  sync_block();
+  if (thread_in_block() == 0) atomicAdd(reinterpret_cast<unsigned long long*>(count), static_cast<unsigned long long>(own));
+}
+)");
+
 Tensor nonzero_count(std::span<const Tensor> in, const Attrs&) {
+  if (on_card(in[0]) && in[0].is_contiguous() && in[0].numel() > 0) {
+    const Tensor count = zeros({}, Int64, in[0].device());
+    const void* const from = in[0].data_ptr();
+    const int64_t most = 8 * gpu::state(in[0].device()).properties.multiprocessors;
+    count_kernel.launch(in[0], std::min((in[0].numel() + 1023) / 1024, most), from, count.data_ptr(), in[0].numel());
+    return count;
+  }
   return sum(cast(ne(in[0], number_like(in[0], 0)), Int64));
 }
 Tensors nonzero_reference(std::span<const Tensor> in, const Attrs&) {

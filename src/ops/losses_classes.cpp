@@ -1,6 +1,7 @@
 // Losses of classes.
 #include "ops/losses.h"
-#include "ops/losses_on_host.h"
+#include "ops/losses_on_card.h"
+#include "ops/on_card.h"
 #include "ops/on_host.h"
 #include "tessera/ops_indexing.h"
 #include "tessera/ops_loss.h"
@@ -172,9 +173,12 @@ Tensor multi_margin_loss(const Tensor& x, const Tensor& target, int64_t p, doubl
     const Tensor own = eq(arange(0, static_cast<double>(count), 1, Int64, v.device()), column);
     return sum(where(own, number_like(v, 0), powers), {1});
   };
-  Tensor each = on_host(in) ? host_margins(in, squeeze(column, 1), p, margin, composed) : composed(in);
+  const Tensor own = squeeze(column, 1);
+  Tensor each = on_host(in)   ? host_margins(in, own, p, margin, composed)
+                : on_card(in) ? card_margins(in, own, p, margin, composed)
+                              : composed(in);
   each = each / static_cast<double>(count);
-  if (weight.defined()) each = each * index_select(cast(weight, in.dtype()), 0, squeeze(column, 1));
+  if (weight.defined()) each = each * index_select(cast(weight, in.dtype()), 0, own);
   return reduced_examples(each, x, reduction);
 }
 
@@ -204,7 +208,9 @@ Tensor multilabel_margin_loss(const Tensor& x, const Tensor& target, Reduction r
   const auto [in, given] = rows_of_examples(op, x, target, true);
   const Tensor classes = cast(given, Int64);
   const auto composed = [=](const Tensor& v) { return listed_margins(v, classes); };
-  const Tensor each = on_host(in) ? host_listed_margins(in, classes, composed) : composed(in);
+  const Tensor each = on_host(in)            ? host_listed_margins(in, classes, composed)
+                      : card_takes_lists(in) ? card_listed_margins(in, classes, composed)
+                                             : composed(in);
   return reduced_examples(each / static_cast<double>(in.size(1)), x, reduction);
 }
 

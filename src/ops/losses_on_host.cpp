@@ -240,10 +240,10 @@ Tensors slopes_of_listed_margins(const Tensors& in) {
   return {dx};
 }
 
-// Of in[0] alone. `slopes` makes its gradient of inputs, outputs and the gradient of the first one; the gradient's own
-// gradient is that of `composed`, made of operators.
-Tensor by_rows(const char* name, const Tensors& inputs, const CustomForward& forward, const CustomForward& slopes,
-               const Composed& composed) {
+}  // namespace
+
+Tensor loss_of_rows(const char* name, const Tensors& inputs, const CustomForward& forward, const CustomForward& slopes,
+                    const Composed& composed) {
   const auto backward = [=](const Tensors& in, const Tensors& out, const Tensors& grads) {
     Tensors found(in.size());
     if (grad_enabled()) {
@@ -258,6 +258,8 @@ Tensor by_rows(const char* name, const Tensors& inputs, const CustomForward& for
   };
   return custom_function(name, inputs, forward, backward)[0];
 }
+
+namespace {
 
 // ---- cross-entropy over a dim before others, as [outer, classes, inner]
 
@@ -326,7 +328,7 @@ Tensor host_cross_entropy(const Tensor& x, const Tensor& target, int64_t ignore_
                           const Composed& composed) {
   const auto forward = [=](const Tensors& in) { return entropies_of_planes(in, ignore_index, reduction); };
   const auto slopes = [=](const Tensors& in) { return entropy_slopes_of_planes(in, ignore_index, reduction); };
-  return by_rows("cross_entropy_of_planes", {x, target}, forward, slopes, composed);
+  return loss_of_rows("cross_entropy_of_planes", {x, target}, forward, slopes, composed);
 }
 
 Tensor host_nll_loss(const Tensor& x, const Tensor& target, const Tensor& weight, int64_t ignore_index,
@@ -335,7 +337,7 @@ Tensor host_nll_loss(const Tensor& x, const Tensor& target, const Tensor& weight
   const auto slopes = [=](const Tensors& in) { return nll_slopes(in, ignore_index, reduction); };
   Tensors in{x, target};
   if (weight.defined()) in.push_back(weight);
-  return by_rows("nll_loss", in, forward, slopes, composed);
+  return loss_of_rows("nll_loss", in, forward, slopes, composed);
 }
 
 Tensor host_margins(const Tensor& x, const Tensor& target, int64_t p, double margin, const Composed& composed) {
@@ -345,11 +347,11 @@ Tensor host_margins(const Tensor& x, const Tensor& target, int64_t p, double mar
   const auto slopes = [=](const Tensors& in) {
     return p == 2 ? slopes_of_margins<2>(in, margin) : slopes_of_margins<1>(in, margin);
   };
-  return by_rows("multi_margin_loss", {x, target}, forward, slopes, composed);
+  return loss_of_rows("multi_margin_loss", {x, target}, forward, slopes, composed);
 }
 
 Tensor host_listed_margins(const Tensor& x, const Tensor& lists, const Composed& composed) {
-  return by_rows("multilabel_margin_loss", {x, lists}, listed_margins_of_rows, slopes_of_listed_margins, composed);
+  return loss_of_rows("multilabel_margin_loss", {x, lists}, listed_margins_of_rows, slopes_of_listed_margins, composed);
 }
 
 }  // namespace tessera

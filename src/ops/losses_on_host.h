@@ -2,12 +2,18 @@
 #pragma once
 #include <functional>
 
+#include "tessera/autograd.h"
 #include "tessera/ops.h"
 
 namespace tessera {
 
 /// The same made of operators, of x alone: for gradients that are differentiated again.
 using Composed = std::function<Tensor(const Tensor&)>;
+
+/// The first output of a function of inputs[0]. `slopes` makes its gradient of inputs, outputs and the gradient of that
+/// output; the gradient's own gradient is that of `composed`.
+Tensor loss_of_rows(const char* name, const Tensors& inputs, const CustomForward& forward, const CustomForward& slopes,
+                    const Composed& composed);
 
 /// nll_loss of rows [n, classes] of f32 or f64 with an i64 target [n]. `weight` [classes] may be undefined.
 Tensor host_nll_loss(const Tensor& x, const Tensor& target, const Tensor& weight, int64_t ignore_index,

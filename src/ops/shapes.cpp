@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "core/capture_state.h"
 #include "core/element.h"
 #include "ops/gradient.h"
 #include "ops/on_host.h"
@@ -141,6 +142,13 @@ Tensor diagonal(const Tensor& x, int64_t offset, int64_t a, int64_t b) {
 Tensor eye(int64_t rows, int64_t columns, int64_t offset, DType dtype, Device device) {
   if (columns == -1) columns = rows;
   if (rows < 0 || columns < 0) throw Error(fmt::format("eye: {} rows and {} columns", rows, columns));
+  if (!is_capturing()) {
+    const Tensor all = zeros({rows, columns}, dtype, device);
+    const int64_t top = std::max<int64_t>(0, -offset), left = std::max<int64_t>(0, offset);
+    const int64_t length = std::min(rows - top, columns - left);
+    if (length > 0) as_strided(all.storage(), {length}, {columns + 1}, top * columns + left, dtype).fill_(1);
+    return all;
+  }
   const Tensor down = arange(0, static_cast<double>(rows), 1, Int64, device);
   const Tensor across = arange(0, static_cast<double>(columns), 1, Int64, device);
   return cast(eq(reshape(down + static_cast<double>(offset), {rows, 1}), across), dtype);

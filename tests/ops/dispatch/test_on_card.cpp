@@ -1,11 +1,16 @@
 // Functions that have kernels of their own on GPUs, which are compiled when they are first called.
 #include <cmath>
+#include <functional>
+#include <tuple>
 
 #include "core/gpu_check.h"
 #include "ops/on_card.h"
 #include "tessera/autograd.h"
 #include "tessera/ops_indexing.h"
+#include "tessera/ops_loss.h"
+#include "tessera/ops_math.h"
 #include "tessera/ops_pool.h"
+#include "tessera/ops_shape.h"
 #include "tessera/ops_signal.h"
 
 namespace tessera {
@@ -160,6 +165,78 @@ TEST_F(OnCardTest, FoldsWindowsAsTheCpu) {
       const Tensor weight = randn(want.shape(), g);
       expect_near(grad({got}, {there}, {weight.to(card())})[0], grad({want}, {here}, {weight})[0], 1e-5, "gradient");
     }
+}
+
+// Of a value and its gradient by x, where weights are drawn for the value.
+void expect_same(const std::function<Tensor(const Tensor&)>& f, const Tensor& x, double limit, const std::string& what,
+                 Generator& g) {
+  const Tensor here = x.clone().set_requires_grad(), there = x.to(card()).set_requires_grad();
+  const Tensor want = f(here), got = f(there), weight = rand(want.shape(), g, want.dtype());
+  expect_near(got, want, limit, what);
+  expect_near(grad({got}, {there}, {weight.to(card())})[0], grad({want}, {here}, {weight})[0], 4 * limit,
+              what + ", gradient");
+}
+
+TEST_F(OnCardTest, MarginsAndDistancesAsTheCpu) {
+  Generator g(4);
+  for (const DType dtype : {Float32, Float64})
+    for (const auto& [rows, classes] : {std::pair<int64_t, int64_t>{1, 1}, {9, 5}, {70, 33}, {13, 300}, {3, 4096}}) {
+      const double limit = dtype == Float64 ? 1e-12 : 1e-5;
+      const std::string what = std::to_string(rows) + " x " + std::to_string(classes) + " " + std::string(name(dtype));
+      const Tensor x = randn({rows, classes}, g, dtype), target = randint(0, classes, {rows}, g);
+      const Tensor weight = rand({classes}, g, dtype);
+      const auto on = [](const Tensor& t, const Tensor& like) { return t.to(like.device()); };
+      for (const int64_t p : {1, 2})
+        expect_same(
+            [&, p = p](const Tensor& v) {
+              return multi_margin_loss(v, on(target, v), p, 0.7, on(weight, v), Reduction::None);
+            },
+            x, limit, "multi_margin_loss " + what, g);
+      const Tensor lists = where(lt(rand({rows, classes}, g), full({}, 0.1)), full({}, -1.0, Int64),
+                                 randint(0, classes, {rows, classes}, g));  // classes may come twice
+      expect_same([&](const Tensor& v) { return multilabel_margin_loss(v, on(lists, v), Reduction::None); }, x,
+                  10 * limit, "multilabel_margin_loss " + what, g);
+      expect_same([&](const Tensor& v) { return pdist(v); }, x, limit, "pdist " + what, g);
+    }
+  const Tensor same = full({3, 4}, 2.0, Float32, card()).set_requires_grad();
+  expect_near(grad({sum(pdist(same))}, {same})[0], zeros({3, 4}), 0, "gradient of distances of 0");
+  EXPECT_EQ(pdist(zeros({1, 3}, Float32, card())).numel(), 0);
+}
+
+TEST_F(OnCardTest, RefusesClassesThatAreNone) {
+  const Tensor x = zeros({2, 3}, Float32, card());
+  const auto read = [](const Tensor& t) { t.to(cpu()).to_vector<float>(); };
+  EXPECT_THROW(read(multi_margin_loss(x, tensor<int64_t>({0, 3}, {2}).to(card()))), Error);
+  EXPECT_THROW(read(multilabel_margin_loss(x, tensor<int64_t>({0, 1, 2, 3, -1, 0}, {2, 3}).to(card()))), Error);
+}
+
+TEST_F(OnCardTest, LogarithmsOfGammaAsTheCpu) {
+  Generator g(5);
+  for (const DType dtype : {Float32, Float64, BFloat16}) {
+    const Tensor x = cast(randn({777}, g, Float64) * 4.0, dtype);
+    expect_same([](const Tensor& v) { return lgamma(v); }, x,
+                dtype == BFloat16  ? 2e-2
+                : dtype == Float64 ? 1e-11
+                                   : 1e-4,
+                std::string(name(dtype)), g);
+  }
+  expect_near(lgamma(tensor<float>({0, -3, INFINITY, -INFINITY, 1, 2}, {6}).to(card())),
+              tensor<float>({INFINITY, INFINITY, INFINITY, INFINITY, 0, 0}, {6}), 0, "ends");
+}
+
+TEST_F(OnCardTest, PlacesOfEveryKindAsTheCpu) {
+  Generator g(6);
+  const Tensor few = floor(rand({37, 5, 130}, g, Float64) * 3.0) - 1.0;
+  for (const DType dtype : {Float32, Float64, Float16, BFloat16, Int64, Int32, Int8, UInt8, Bool}) {
+    const Tensor x = cast(dtype == UInt8 ? abs(few) : few, dtype), there = x.to(card());
+    expect_near(nonzero(there), nonzero(x), 0, std::string(name(dtype)));
+    expect_near(nonzero(transpose(there, 0, 2)), nonzero(transpose(x, 0, 2)), 0, "turned " + std::string(name(dtype)));
+  }
+  const Tensor odd = tensor<float>({-0.0f, NAN, 0, -INFINITY, 1e-45f}, {5});
+  expect_near(nonzero(odd.to(card())), nonzero(odd), 0, "zeros with a sign, NaN, the smallest number");
+  for (const auto& [rows, columns, offset] :
+       {std::tuple<int64_t, int64_t, int64_t>{5, 5, 0}, {3, 7, 2}, {7, 3, -4}, {4, 4, 9}, {0, 3, 0}})
+    expect_near(eye(rows, columns, offset, Float32, card()), eye(rows, columns, offset), 0, "eye");
 }
 
 }  // namespace

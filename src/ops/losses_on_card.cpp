@@ -1,0 +1,157 @@
+#include "ops/losses_on_card.h"
+
+#include <string>
+
+#include "ops/on_card.h"
+#include "tessera/ops_indexing.h"
+
+namespace tessera {
+namespace {
+
+// 32 lanes have a row; a block has 8.
+constexpr int64_t block_rows = 8;
+constexpr int64_t most_classes = 4096;  // of lists, a bit each in a block's memory
+
+const std::string rows_of_lanes = R"(
+constexpr int row_lanes = 32, block_rows = 8;
+struct Place {
+  int lane = thread_in_block() % row_lanes, team = thread_in_block() / row_lanes;
+  i64 row = block_in_grid() * block_rows + team;
+};
+// The sum over a row's lanes, for each of them.
+TESSERA_DEVICE T sum_of_lanes(const Place& at, T value) {
+  TESSERA_SHARED T room[256];
+  T* const own = room + at.team * row_lanes;
+  own[at.lane] = value;
+  for (int half = row_lanes / 2; half > 0; half /= 2) {
+    sync_block();
+    if (at.lane < half) own[at.lane] += own[at.lane + half];
+  }
+  sync_block();
+  return own[0];
+}
+)";
+
+CardKernel margins_kernel("margins", rows_of_lanes + R"(
+// y, or with dy the gradient of x.
+extern "C" TESSERA_KERNEL(256) void margins(const T* x, const i64* target, const T* dy, T* out, i64 rows, i64 classes,
+                                            int power, double margin) {
+  const Place at;
+  const T* const row = x + at.row * classes;
+  const i64 own = at.row < rows ? target[at.row] : 0;
+  const bool some = at.row < rows && own >= 0 && own < classes;  // other targets are an error by then
+  const T apart = some ? T(margin) - row[own] : T(0), slope = some && dy ? dy[at.row] * T(power) : T(0);
+  T sum(0);
+  for (i64 j = at.lane; some && j < classes; j += row_lanes) {
+    const T over = j == own ? T(0) : max(apart + row[j], T(0));
+    if (!dy) {
+      sum += power == 2 ? over * over : over;
+      continue;
+    }
+    const T share = over > T(0) ? slope * (power == 2 ? over : T(1)) : T(0);
+    if (j != own) out[at.row * classes + j] = share;
+    sum -= share;
+  }
+  sum = sum_of_lanes(at, sum);
+  if (some && at.lane == 0) out[dy ? at.row * classes + own : at.row] = sum;
+}
+)");
+
+CardKernel listed_kernel("listed_margins", rows_of_lanes + R"(
+constexpr int words = 4096 / 32;
+
+// y, or with dy the gradient of x.
+extern "C" TESSERA_KERNEL(256) void listed_margins(const T* x, const i64* lists, const T* dy, T* out, i64 rows,
+                                                   int classes) {
+  TESSERA_SHARED u32 listed[block_rows][words];
+  TESSERA_SHARED int lengths[block_rows];
+  const Place at;
+  const bool some = at.row < rows;
+  const T* const row = x + at.row * classes;
+  const i64* const list = lists + at.row * classes;
+  for (int i = at.lane; i < words; i += row_lanes) listed[at.team][i] = 0;
+  if (at.lane == 0) lengths[at.team] = some ? classes : 0;
+  sync_block();
+  for (int k = at.lane; some && k < classes; k += row_lanes)
+    if (list[k] < 0 || list[k] >= classes) atomicMin(&lengths[at.team], k);
+  sync_block();
+  const int length = lengths[at.team];
+  for (int k = at.lane; k < length; k += row_lanes) atomicOr(&listed[at.team][list[k] / 32], 1u << list[k] % 32);
+  sync_block();
+  const auto is_other = [&](int j) { return (listed[at.team][j / 32] >> j % 32 & 1) == 0; };
+  if (!dy) {
+    T sum(0);
+    for (int k = 0; k < length; ++k) {
+      const T apart = T(1) - row[list[k]];
+      for (int j = at.lane; j < classes; j += row_lanes)
+        if (is_other(j)) sum += max(apart + row[j], T(0));
+    }
+    sum = sum_of_lanes(at, sum);
+    if (some && at.lane == 0) out[at.row] = sum;
+    return;
+  }
+  const T slope = some ? dy[at.row] : T(0);
+  T* const to = out + at.row * classes;
+  for (int j = at.lane; some && j < classes; j += row_lanes) {
+    int over = 0;
+    for (int k = 0; k < length && is_other(j); ++k) over += T(1) - row[list[k]] + row[j] > T(0);
+    to[j] = slope * T(over);
+  }
+  sync_block();
+  for (int k = at.lane; k < length; k += row_lanes) {
+    const T apart = T(1) - row[list[k]];
+    int over = 0;
+    for (int j = 0; j < classes; ++j) over += is_other(j) && apart + row[j] > T(0);
+    atomicAdd(&to[list[k]], -slope * T(over));  // of one class all terms are alike, so that no order matters
+  }
+}
+)");
+
+// out of x [rows, classes], whole numbers of its rows, and for a gradient that of the results.
+template <class... Rest>
+Tensors of_rows(CardKernel& kernel, const Tensor& given, const Tensor& numbers, const Tensor& slopes,
+                const Rest&... rest) {
+  const Tensor x = contiguous(given), of = contiguous(numbers), dy = slopes.defined() ? contiguous(slopes) : slopes;
+  const Tensor out = empty(dy.defined() ? x.shape() : Shape{x.shape()[0]}, x.dtype(), x.device());
+  const int64_t rows = x.size(0);
+  if (out.numel() == 0) return {out};
+  const void *from = x.data_ptr(), *at = of.data_ptr(), *grads = dy.defined() ? dy.data_ptr() : nullptr;
+  kernel.launch(x, (rows + block_rows - 1) / block_rows, from, at, grads, out.data_ptr(), rows, rest...);
+  return {out};
+}
+
+// Throws, as any index does, where one of these classes is not below `count`.
+void require_below(const Tensor& classes, int64_t count) {
+  if (classes.numel() == 0) return;
+  const Tensor most = clamp(amax(flatten(classes), {0}, true), 0, INFINITY);
+  index_select(zeros({count}, Float32, classes.device()), 0, most);
+}
+
+}  // namespace
+
+Tensor card_margins(const Tensor& x, const Tensor& target, int64_t p, double margin, const Composed& composed) {
+  const int64_t classes = x.size(1);
+  const auto run = [=](const Tensors& in, const Tensor& slopes) {
+    return of_rows(margins_kernel, in[0], in[1], slopes, classes, static_cast<int>(p), margin);
+  };
+  const auto forward = [=](const Tensors& in) {
+    index_select(zeros({classes}, Float32, in[1].device()), 0, in[1]);
+    return run(in, {});
+  };
+  const auto slopes = [=](const Tensors& in) { return run(in, in[3]); };
+  return loss_of_rows("multi_margin_loss", {x, target}, forward, slopes, composed);
+}
+
+bool card_takes_lists(const Tensor& x) { return on_card(x) && x.size(1) <= most_classes; }
+
+Tensor card_listed_margins(const Tensor& x, const Tensor& lists, const Composed& composed) {
+  const auto classes = static_cast<int>(x.size(1));
+  const auto forward = [=](const Tensors& in) {
+    require_below(in[1], classes);
+    return of_rows(listed_kernel, in[0], in[1], {}, classes);
+  };
+  const auto slopes = [=](const Tensors& in) { return of_rows(listed_kernel, in[0], in[1], in[3], classes); };
+  return loss_of_rows("multilabel_margin_loss", {x, lists}, forward, slopes, composed);
+}
+
+}  // namespace tessera
