@@ -16,12 +16,16 @@ struct Set {
   const ConvTable* table;
 };
 std::vector<Set> sets() {
+#if defined(TESSERA_ONLY_ISA)
+  return {{"only", &TESSERA_ONLY_ISA::conv_table}};
+#else
   std::vector<Set> r{{"baseline", &baseline::conv_table}};
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) r.push_back({"avx2", &avx2::conv_table});
   if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
     r.push_back({"avx512", &avx512::conv_table});
   }
   return r;
+#endif
 }
 
 struct Case {

@@ -19,12 +19,16 @@ struct Set {
   const GemmTable* table;
 };
 std::vector<Set> sets() {
+#if defined(TESSERA_ONLY_ISA)
+  return {{"only", &TESSERA_ONLY_ISA::gemm_table}};
+#else
   std::vector<Set> r{{"baseline", &baseline::gemm_table}};
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) r.push_back({"avx2", &avx2::gemm_table});
   if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
     r.push_back({"avx512", &avx512::gemm_table});
   }
   return r;
+#endif
 }
 
 int size_of(Scalar type) { return type == Scalar::f64 ? 8 : type == Scalar::f32 ? 4 : 2; }

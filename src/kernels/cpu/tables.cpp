@@ -32,16 +32,27 @@ bool processor_has(Isa isa) {
 
 constexpr std::string_view names[] = {"baseline", "avx2", "avx512"};
 
+#if defined(TESSERA_ONLY_ISA)  // a build whose kernels are of one instruction set
+#define TESSERA_TEXT(name) #name
+#define TESSERA_TEXT_OF(macro) TESSERA_TEXT(macro)
+constexpr std::string_view only = TESSERA_TEXT_OF(TESSERA_ONLY_ISA);
+#else
+constexpr std::string_view only = "";
+#endif
+
+constexpr std::string_view name_of(Isa isa) { return names[static_cast<int>(isa)]; }
+
 Isa choose() {
   const char* wish = std::getenv("TESSERA_ISA");
   if (!wish || !*wish) {
-    for (Isa isa : {Isa::Avx512, Isa::Avx2}) {
-      if (processor_has(isa)) return isa;
+    for (Isa isa : {Isa::Avx512, Isa::Avx2, Isa::Baseline}) {
+      if (processor_has(isa) && (only.empty() || only == name_of(isa))) return isa;
     }
-    return Isa::Baseline;
+    throw Error(fmt::format("this build has kernels for {} alone, which this processor does not have", only));
   }
   for (Isa isa : {Isa::Baseline, Isa::Avx2, Isa::Avx512}) {
-    if (names[static_cast<int>(isa)] != wish) continue;
+    if (name_of(isa) != wish) continue;
+    if (!only.empty() && only != wish) throw Error(fmt::format("TESSERA_ISA={}: this build has only {}", wish, only));
     if (!processor_has(isa)) throw Error(fmt::format("TESSERA_ISA={}: this processor does not have it", wish));
     return isa;
   }
@@ -55,9 +66,12 @@ Isa isa() {
   return chosen;
 }
 
-const char* isa_name() { return names[static_cast<int>(isa())].data(); }
+const char* isa_name() { return name_of(isa()).data(); }
 
-#if defined(__x86_64__)
+#if defined(TESSERA_ONLY_ISA)
+#define TESSERA_TABLE(Type, name) \
+  const Type& name() { return isa(), TESSERA_ONLY_ISA::name; }
+#elif defined(__x86_64__)
 #define TESSERA_TABLE(Type, name) \
   const Type& name() {            \
     switch (isa()) {              \
