@@ -7,24 +7,24 @@
 namespace tessera {
 namespace {
 
-struct Size {
+struct GridSize {
   Shape x, points;
 };
-Shape grid_of(const Size& s) {
+Shape grid_of(const GridSize& s) {
   Shape grid{s.x[0]};
   for (const Dim d : s.points) grid.push_back(d);
   grid.push_back(Dim(s.x.rank() - 2));
   return grid;
 }
-Shape result_of(const Size& s) {
+Shape result_of(const GridSize& s) {
   Shape y{s.x[0], s.x[1]};
   for (const Dim d : s.points) y.push_back(d);
   return y;
 }
 
 void add_grid_cases(std::vector<OpCase>& all) {
-  const Size sizes[] = {{{2, 3, 4, 7}, {5, 3}}, {{2, 2, 3, 4, 5}, {2, 2, 3}}, {{1, 11, 1, 6}, {1, 7}}};
-  for (const Size& s : sizes)
+  const GridSize sizes[] = {{{2, 3, 4, 7}, {5, 3}}, {{2, 2, 3, 4, 5}, {2, 2, 3}}, {{1, 11, 1, 6}, {1, 7}}};
+  for (const GridSize& s : sizes)
     for (const int64_t interpolation : {0, 1, 2})
       for (const int64_t beyond : {0, 1, 2})
         for (const bool align : {false, true}) {

@@ -26,7 +26,7 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 constexpr int kSpins = 10000;  // some 130 us: a small model's steps are 70 us apart, and waking a thread takes as long
-constexpr long long kPage = 4096, kHugePage = 2 << 20;
+constexpr long long kPage = 4096, kLargePage = 2 << 20;
 constexpr long long kPacked = 64 << 10;  // from which scratch, packed matrices mostly, lies in huge pages
 
 struct alignas(64) Scratch {
@@ -39,10 +39,10 @@ struct alignas(64) Scratch {
     if (bytes >= wanted) return data;
     std::free(data);
     bytes = 0;
-    const long long page = wanted >= kPacked ? kHugePage : kPage, size = (wanted + page - 1) / page * page;
+    const long long page = wanted >= kPacked ? kLargePage : kPage, size = (wanted + page - 1) / page * page;
     data = std::aligned_alloc(page, size);
     if (!data) throw OutOfMemoryError("out of memory: " + std::to_string(wanted) + " bytes of kernel scratch");
-    if (page == kHugePage) madvise(data, size, MADV_HUGEPAGE);
+    if (page == kLargePage) madvise(data, size, MADV_HUGEPAGE);
     bytes = size;
     return data;
   }

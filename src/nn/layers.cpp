@@ -27,8 +27,8 @@ void check_convolution(std::string_view name, int64_t in, int64_t out, Kernel2d 
 }
 
 // The activation that a module is, and nothing more; None where it is none.
-Activation activation_of(const Child<Module>& child) {
-  const std::type_info& type = typeid(child.module());
+Activation activation_of(const Module& module) {
+  const std::type_info& type = typeid(module);
   if (type == typeid(ReLU)) return Activation::Relu;
   if (type == typeid(GELU)) return Activation::GeluErf;
   if (type == typeid(SiLU)) return Activation::Silu;
@@ -37,10 +37,10 @@ Activation activation_of(const Child<Module>& child) {
 
 // next(module(x)), where the module has both in one pass.
 std::optional<Tensor> activated(const Child<Module>& child, const Child<Module>& next, const Tensor& x) {
-  const Module& module = child.module();
-  if (module.has_hooks() || next.module().has_hooks()) return {};
-  if (typeid(module) == typeid(BatchNorm2d) && typeid(next.module()) == typeid(ReLU6)) return clamp(module(x), 0, 6);
-  const Activation activation = activation_of(next);
+  const Module &module = child.module(), &after = next.module();
+  if (module.has_hooks() || after.has_hooks()) return {};
+  if (typeid(module) == typeid(BatchNorm2d) && typeid(after) == typeid(ReLU6)) return clamp(module(x), 0, 6);
+  const Activation activation = activation_of(after);
   if (activation == Activation::None) return {};
   if (typeid(module) == typeid(Linear)) return static_cast<const Linear&>(module)(x, activation);
   if (typeid(module) == typeid(BatchNorm2d) && activation == Activation::Relu)
