@@ -6,6 +6,7 @@
 
 #include "data/stream_sampling.h"
 #include "data_commands.h"
+#include "mixture.h"
 #include "tessera/io.h"
 
 namespace tessera::app {
@@ -14,7 +15,8 @@ namespace {
 struct OrderCommand {
   StreamingOptions options;
   std::vector<std::string> streams;
-  std::string shuffle = "py1e", out, proportions, repeats, chosen;
+  Mixture mixture;
+  std::string shuffle = "py1e", out;
   int64_t epoch = 0, first = 0;
 };
 
@@ -32,34 +34,6 @@ std::vector<int64_t> shard_sizes(const std::string& text) {
   return out;
 }
 
-// One number for each stream.
-std::vector<double> weights(const std::string& option, const std::string& text, size_t streams) {
-  std::vector<double> out;
-  const char *at = text.data(), *const end = at + text.size();
-  while (at < end) {
-    const auto [next, error] = std::from_chars(at, end, out.emplace_back());
-    if (error != std::errc() || (next < end && *next != ',')) throw UsageError(option + " " + text + ": no numbers");
-    at = next + 1;
-  }
-  if (out.size() != streams)
-    throw UsageError(fmt::format("{} has {} numbers for {} streams", option, out.size(), streams));
-  return out;
-}
-
-// Of so many samples each.
-std::vector<int64_t> chosen_samples(const OrderCommand& c, const std::vector<int64_t>& sizes) {
-  std::vector<DataStream> streams(sizes.size());
-  const auto give = [&](const char* option, const std::string& text, auto set) {
-    if (text.empty()) return;
-    const std::vector<double> numbers = weights(option, text, streams.size());
-    for (size_t i = 0; i < numbers.size(); ++i) set(streams[i], numbers[i]);
-  };
-  give("--proportions", c.proportions, [](DataStream& s, double number) { s.proportion = number; });
-  give("--repeats", c.repeats, [](DataStream& s, double number) { s.repeat = number; });
-  give("--choose", c.chosen, [](DataStream& s, double number) { s.choose = static_cast<int64_t>(number); });
-  return samples_per_stream(streams, sizes, c.options.epoch_size, c.options.order.seed);
-}
-
 Tensor order_of(const OrderCommand& c) {
   std::vector<std::vector<int64_t>> shards;
   std::vector<int64_t> sizes;
@@ -69,9 +43,10 @@ Tensor order_of(const OrderCommand& c) {
     if (shards.size() > 1 && sizes.back() < 1) throw UsageError(stream + ": a stream without samples");
   }
   const auto& o = c.options;
-  if (shards.size() == 1 && c.proportions.empty() && c.repeats.empty() && c.chosen.empty() && !o.epoch_size)
-    return sample_order(shards[0], o.order, c.epoch, c.first);
-  const SampledEpoch drawn = sample_streams(shards, chosen_samples(c, sizes), o, c.epoch);
+  const std::vector<DataStream> streams = c.mixture.streams(c.streams);
+  if (shards.size() == 1 && !c.mixture.given()) return sample_order(shards[0], o.order, c.epoch, c.first);
+  const auto chosen = samples_per_stream(streams, sizes, c.mixture.epoch_size, o.order.seed);
+  const SampledEpoch drawn = sample_streams(shards, chosen, o, c.epoch);
   Tensor ids = sample_order(drawn.sizes, o.order, c.epoch, c.first);
   if (!drawn.ids.empty())
     for (int64_t& id : std::span(ids.data<int64_t>(), static_cast<size_t>(ids.numel())))
@@ -100,10 +75,7 @@ void add_data_order(Command data) {
   command.option("streams", c->streams, "folders with index.json, or their shards' numbers of samples such as 100,200")
       .required()
       .take_all();
-  command.option("--proportions", c->proportions, "the share that each stream has of an epoch, such as 0.7,0.3");
-  command.option("--repeats", c->repeats, "how often an epoch has the samples of each stream, such as 1,2.5");
-  command.option("--choose", c->chosen, "how many samples of each stream an epoch has, such as 900,100");
-  command.option("--epoch-size", c->options.epoch_size, "samples of an epoch; 0: as many as there are").with_default();
+  c->mixture.add_to(command);
   command
       .option("--granularity", c->options.granularity, "samples drawn together from a shard that an epoch has in part")
       .range(1, 1 << 30)

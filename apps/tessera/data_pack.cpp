@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 
 #include "data/packed_bytes.h"
 #include "remote_choice.h"
@@ -23,7 +24,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 struct PackOptions {
-  std::string input, out, compression, hashes, size_limit = "64M";
+  std::string input, out, vocabulary, compression, hashes, size_limit = "64M";
   int64_t block = 0;
   RemoteChoice remote;
 
@@ -233,9 +234,16 @@ bool pack(const Source& source, const std::string& folder, const MdsWriterOption
 // Two folders, the last tenth of the text for validation, and the characters beside them.
 bool pack_tokens(const PackOptions& o, const MdsWriterOptions& options) {
   const std::string text = read_text(o.input);
-  const CharTokenizer tokenizer(text);
-  const TextData data = make_text_data(text, tokenizer, o.block);
-  for (const auto& [name, tokens] : {std::pair{"train", data.train}, {"validation", data.validation}})
+  const CharTokenizer tokenizer(o.vocabulary.empty() ? text : read_text(o.vocabulary));
+  std::optional<TextData> data;
+  try {
+    data = make_text_data(text, tokenizer, o.block);
+  } catch (const FileError&) {
+    throw;
+  } catch (const Error& e) {  // a character that is not in the vocabulary
+    throw FileError(o.input + ": " + e.what());
+  }
+  for (const auto& [name, tokens] : {std::pair{"train", data->train}, {"validation", data->validation}})
     if (!pack(token_blocks(tokens, o.block, tokenizer.size()), o.out + "/" + name, options)) return false;
   write_file(o.out + "/vocabulary.txt", tokenizer.vocabulary());
   return true;
@@ -250,6 +258,7 @@ bool pack_input(const PackOptions& o) {
   const bool remote = is_remote(o.input), folder = remote || fs::is_directory(o.input, code);
   const bool lines = fs::path(o.input).extension() == ".jsonl";
   if (o.block > 0 && (lines || folder)) throw UsageError("--block is of a text");
+  if (!o.vocabulary.empty() && o.block == 0) throw UsageError("--vocabulary is of --block");
   if (o.block > 0) return pack_tokens(o, options);
   if (remote || fs::exists(o.input + "/index.json")) return pack(shards_of(o.input, o.remote.settle()), o.out, options);
   if (folder) return pack(files_below(o.input), o.out, options);
@@ -268,6 +277,9 @@ void add_data_pack(Command data) {
       .required();
   command.option("--out", o->out, "a new folder").required();
   command.option("--block", o->block, "a text as blocks of so many characters, for train gpt --data").range(1, 1 << 30);
+  command.option(
+      "--vocabulary", o->vocabulary,
+      "of --block: a text with all characters, such as vocabulary.txt of another folder (default: the text)");
   command.option("--compression", o->compression, "zstd or gz, or one with a level such as zstd:7");
   command.option("--hashes", o->hashes, "hashes to keep, such as sha1,xxh64");
   command.option("--size-limit", o->size_limit, "most bytes of a shard, before compression").with_default();

@@ -8,6 +8,7 @@
 #include "attention.h"
 #include "core/util/median.h"
 #include "kernels/cpu/peak.h"
+#include "mixture.h"
 #include "models/train_gpt.h"
 #include "plot.h"
 #include "profiling.h"
@@ -23,7 +24,9 @@ namespace {
 using models::TrainOptions;
 
 struct TrainCommand : TrainingOptions {
-  std::string preset = "shakespeare-char-cpu", on_nan = "stop", residual = "f32", text, data, init;
+  std::string preset = "shakespeare-char-cpu", on_nan = "stop", residual = "f32", text, init;
+  std::vector<std::string> data;
+  Mixture mixture;
   bool fma_peak = false;
   RemoteChoice remote;
   AttentionChoice attention;
@@ -162,8 +165,12 @@ void settle(TrainCommand& c) {
   try {
     c.options = models::train_preset(c.preset);
     for (auto& set : c.given) set(c.options);
+    if (c.data.empty() && c.mixture.given())
+      throw UsageError("--proportions, --repeats, --choose and --epoch-size are of --data");
+    c.options.data = c.mixture.streams(c.data);
+    c.options.epoch_size = c.mixture.epoch_size;
     models::validate(c.options);
-  } catch (const Error& e) {
+  } catch (const Error& e) {  // already one of usage, or to be one
     throw UsageError(e.what());
   }
   if (c.amp.empty()) c.amp = train::name(c.options.amp);
@@ -181,7 +188,6 @@ void settle(TrainCommand& c) {
   c.options.init = c.init;
   if (c.text.empty() == c.data.empty()) throw UsageError("train gpt learns a --text or --data: give one of them");
   if (c.data.empty()) c.options.text = read_text(c.text);
-  c.options.data = c.data;
   c.options.remote = c.remote.settle();
   c.options.checkpoint = c.out + "/checkpoint.safetensors";
   c.options.keep = c.keep;
@@ -272,7 +278,9 @@ void add_train(Command app) {
              "shakespeare-char-cpu, gpt2-124m, mpt-125m, mpt-350m, mpt-760m, mpt-1b or mpt-3b; options change it")
       .with_default();
   gpt.option("--text", c->text, "the text to learn, in UTF-8; the last tenth validates");
-  gpt.option("--data", c->data, "or a folder that data pack --block made, or its address: its tokens are streamed");
+  gpt.option("--data", c->data, "or folders that data pack --block made, or their addresses: their tokens are streamed")
+      .take_all();
+  c->mixture.add_to(gpt);
   c->remote.add_to(gpt, "--data-");
   gpt.option("--init", c->init, "weights to start from: those of a GPT-2 or an MPT in Hugging Face's names");
   gpt.option("--on-nan", c->on_nan, "when the loss is not finite: stop, or skip the step and count it")

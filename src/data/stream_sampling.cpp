@@ -32,26 +32,11 @@ double sum_in_pairs(const double* numbers, size_t count) {
   return out;
 }
 
-void check_weights(const std::vector<DataStream>& streams) {
-  const auto fail = [](size_t i, std::string_view rule) {
-    throw Error(fmt::format("streaming: stream {} {}", i, rule));
-  };
-  for (size_t i = 0; i < streams.size(); ++i) {
-    const DataStream& s = streams[i];
-    if (s.proportion.has_value() + s.repeat.has_value() + s.choose.has_value() > 1)
-      fail(i, "has more than one of proportion, repeat and choose");
-    if (s.proportion.has_value() != streams[0].proportion.has_value())
-      fail(i, s.proportion ? "has a proportion, the first one none" : "has no proportion, the first one has");
-    for (const auto& [name, value] : {std::pair{"proportion", s.proportion}, {"repeat", s.repeat}})
-      if (value && (!(*value >= 0) || *value > 1e12)) fail(i, fmt::format("has {} {}", name, *value));
-    if (s.choose && (*s.choose < 0 || *s.choose > UINT32_MAX)) fail(i, fmt::format("has choose {}", *s.choose));
-  }
-}
+bool has_weight(const DataStream& s) { return s.proportion || s.repeat || s.choose; }
 
 // `total` samples in these proportions; those that rounding leaves over go to streams that are drawn.
 std::vector<int64_t> by_proportion(std::vector<double> proportions, int64_t total, uint64_t seed) {
   const double all = sum_in_pairs(proportions.data(), proportions.size());
-  if (!(all > 0)) throw Error("streaming: the proportions are all 0");
   std::vector<int64_t> out;
   for (double p : proportions) out.push_back(static_cast<int64_t>(static_cast<double>(total) * (p / all)));
   const int64_t left = total - sum(out);
@@ -88,20 +73,40 @@ std::vector<int64_t> samples_per_shard(const std::vector<int64_t>& shards, int64
 
 }  // namespace
 
-std::vector<int64_t> samples_per_stream(const std::vector<DataStream>& streams, const std::vector<int64_t>& sizes,
-                                        int64_t epoch_size, uint64_t seed) {
-  check_weights(streams);
-  const auto has_weight = [](const DataStream& s) { return s.proportion || s.repeat || s.choose; };
-  const bool weighted = std::any_of(streams.begin(), streams.end(), has_weight), relative = bool(streams[0].proportion);
+void check_weights(const std::vector<DataStream>& streams, int64_t epoch_size) {
+  if (streams.empty()) throw Error("streaming: needs a stream");
+  const auto fail = [](size_t i, std::string_view rule) {
+    throw Error(fmt::format("streaming: stream {} {}", i, rule));
+  };
+  for (size_t i = 0; i < streams.size(); ++i) {
+    const DataStream& s = streams[i];
+    if (s.proportion.has_value() + s.repeat.has_value() + s.choose.has_value() > 1)
+      fail(i, "has more than one of proportion, repeat and choose");
+    if (s.proportion.has_value() != streams[0].proportion.has_value())
+      fail(i, s.proportion ? "has a proportion, the first one none" : "has no proportion, the first one has");
+    for (const auto& [name, value] : {std::pair{"proportion", s.proportion}, {"repeat", s.repeat}})
+      if (value && (!(*value >= 0) || *value > 1e12)) fail(i, fmt::format("has {} {}", name, *value));
+    if (s.choose && (*s.choose < 0 || *s.choose > UINT32_MAX)) fail(i, fmt::format("has choose {}", *s.choose));
+  }
+  const bool relative = streams[0].proportion.has_value();
+  if (relative && std::all_of(streams.begin(), streams.end(), [](const DataStream& s) { return *s.proportion == 0; }))
+    throw Error("streaming: the proportions are all 0");
   if (epoch_size < 0 || epoch_size > UINT32_MAX)
     throw Error(fmt::format("streaming: an epoch of {} samples", epoch_size));
-  if (relative || (!weighted && epoch_size)) {
+  if (epoch_size && !relative && std::any_of(streams.begin(), streams.end(), has_weight))
+    throw Error("streaming: an epoch's size is for streams with proportions, or with no weights at all");
+}
+
+std::vector<int64_t> samples_per_stream(const std::vector<DataStream>& streams, const std::vector<int64_t>& sizes,
+                                        int64_t epoch_size, uint64_t seed) {
+  check_weights(streams, epoch_size);
+  const bool relative = streams[0].proportion.has_value();
+  if (relative || epoch_size) {
     std::vector<double> proportions;
     for (size_t i = 0; i < streams.size(); ++i)
       proportions.push_back(relative ? *streams[i].proportion : static_cast<double>(sizes[i]));
     return by_proportion(std::move(proportions), epoch_size ? epoch_size : sum(sizes), seed);
   }
-  if (epoch_size) throw Error("streaming: an epoch's size is for streams with proportions, or with no weights at all");
   std::vector<int64_t> out;
   for (size_t i = 0; i < streams.size(); ++i) {
     const double repeated = streams[i].repeat ? *streams[i].repeat * static_cast<double>(sizes[i]) : 0;

@@ -7,6 +7,8 @@
 
 namespace tessera {
 
+/// Throws Error on weights and a size of an epoch that cannot be, whatever the streams hold.
+void check_weights(const std::vector<DataStream>& streams, int64_t epoch_size);
 /// Samples of each stream in an epoch, of streams that have so many. Throws Error on weights that cannot be.
 std::vector<int64_t> samples_per_stream(const std::vector<DataStream>& streams, const std::vector<int64_t>& sizes,
                                         int64_t epoch_size, uint64_t seed);

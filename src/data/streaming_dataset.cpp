@@ -39,7 +39,7 @@ struct StreamingDataset::State {
   size_t at = 0;
 
   State(const std::vector<DataStream>& streams, StreamingOptions o) : options(std::move(o)) {
-    if (streams.empty()) throw Error("streaming: needs a stream");
+    check_weights(streams, options.epoch_size);
     check_streaming(options);
     std::vector<int64_t> sizes;
     for (const DataStream& stream : streams) {

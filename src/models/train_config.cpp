@@ -71,14 +71,26 @@ bool from_value(const Json& json, T& value) {
   }
 }
 
+// What decides which tokens there are, and in what proportion.
+std::string identity_of(const TrainOptions& o) {
+  if (o.data.empty()) return o.text;
+  std::string out;
+  for (const DataStream& stream : o.data) {
+    out += read_stored_file(stream.folder + "/train/index.json", o.remote);
+    if (stream.proportion) out += fmt::format("\nproportion {}", *stream.proportion);
+    if (stream.repeat) out += fmt::format("\nrepeat {}", *stream.repeat);
+    if (stream.choose) out += fmt::format("\nchoose {}", *stream.choose);
+  }
+  return o.epoch_size ? fmt::format("{}\nepoch {}", out, o.epoch_size) : out;
+}
+
 }  // namespace
 
 Json config_to_json(const TrainOptions& options) {
   Json out;
   each_field(options, [&](const char* name, const auto& value) { out[name] = to_value(value); });
   Hash hash;
-  const std::string text =
-      options.data.empty() ? options.text : read_stored_file(options.data + "/train/index.json", options.remote);
+  const std::string text = identity_of(options);
   hash.update(text.data(), text.size());
   out["text"] = hash.value();
   return out;

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <utility>
 
+#include "data/stream_sampling.h"
 #include "models/train_config.h"
 #include "tessera/io.h"
-#include "tessera/mds.h"
 #include "tessera/optim.h"
 
 namespace tessera::models {
@@ -54,7 +54,8 @@ GPT make_model(TrainOptions& o, const TextData& data) {
   const bool mpt = is_mpt(initial);
   if (!o.init.empty()) blame(o.init, [&] { config.vocab = (mpt ? mpt_config(initial) : gpt2_config(initial)).vocab; });
   else if (config.vocab == 0) config.vocab = data.tokenizer.size();
-  if (config.vocab == 0) throw FileError(o.data + ": no vocabulary.txt says how many tokens there are: give --vocab");
+  if (config.vocab == 0)
+    throw FileError(o.data.at(0).folder + ": no vocabulary.txt says how many tokens there are: give --vocab");
   if (config.vocab < data.tokenizer.size())
     throw FileError(fmt::format("train: the text has {} characters, the model's vocabulary {}", data.tokenizer.size(),
                                 config.vocab));
@@ -66,24 +67,46 @@ GPT make_model(TrainOptions& o, const TextData& data) {
   return model;
 }
 
-// Of a folder of shards: those to train on stay on disk, those to validate are read where there are any.
-TextData streamed_data(const std::string& folder, const RemoteOptions& remote) {
-  TextData out;
-  const std::string file = folder + "/vocabulary.txt";
-  if (const auto vocabulary = find_stored_file(file, remote))
-    blame(file, [&] { out.tokenizer = CharTokenizer(*vocabulary); });
-  if (!find_stored_file(folder + "/validation/index.json", remote)) return out;
-  const MdsReader reader(folder + "/validation", {.remote = remote});
+// The characters of the folders that have a vocabulary, which is one.
+CharTokenizer vocabulary_of(const std::vector<DataStream>& streams, const RemoteOptions& remote) {
+  CharTokenizer out;
+  std::string first;
+  for (const DataStream& stream : streams) {
+    const std::string file = stream.folder + "/vocabulary.txt";
+    const auto text = find_stored_file(file, remote);
+    if (!text) continue;
+    std::optional<CharTokenizer> here;
+    blame(file, [&] { here.emplace(*text); });
+    if (!first.empty() && here->vocabulary() != out.vocabulary())
+      throw FileError(fmt::format("{}: has other characters than {}: pack both with one --vocabulary", file, first));
+    if (first.empty()) first = file;
+    out = *here;
+  }
+  return out;
+}
+
+void append_tokens(const std::string& folder, const RemoteOptions& remote, std::vector<int32_t>& tokens) {
+  const MdsReader reader(folder, {.remote = remote});
   const size_t column = reader.column("tokens");
-  std::vector<int32_t> tokens;
   for (int64_t i = 0; i < reader.size(); ++i) {
     const MdsValue value = reader.value(i, column);
     const Tensor* array = std::get_if<Tensor>(&value);
-    if (!array || is_floating(array->dtype())) throw FileError(folder + "/validation: its column tokens has no tokens");
+    if (!array || is_floating(array->dtype())) throw FileError(folder + ": its column tokens has no tokens");
     const Tensor wide = cast(*array, Int32);
     tokens.insert(tokens.end(), wide.data<int32_t>(), wide.data<int32_t>() + wide.numel());
   }
-  out.validation = std::make_shared<const std::vector<int32_t>>(std::move(tokens));
+}
+
+// Of folders of shards: those to train on stay on disk, those to validate are read, one folder's after another's, where
+// there are any.
+TextData streamed_data(const std::vector<DataStream>& streams, const RemoteOptions& remote) {
+  TextData out;
+  out.tokenizer = vocabulary_of(streams, remote);
+  std::vector<int32_t> tokens;
+  for (const DataStream& stream : streams)
+    if (const std::string folder = stream.folder + "/validation"; find_stored_file(folder + "/index.json", remote))
+      append_tokens(folder, remote, tokens);
+  if (!tokens.empty()) out.validation = std::make_shared<const std::vector<int32_t>>(std::move(tokens));
   return out;
 }
 
@@ -95,8 +118,11 @@ TextData make_data(const TrainOptions& o) {
 BatchSource make_batches(const TextData& data, const TrainOptions& o) {
   const uint64_t seed = seed_of(o.seed, kBatches);
   if (o.data.empty()) return shuffled_windows(data.train, o.model.block, o.batch, seed);
-  const auto reader = std::make_shared<MdsReader>(o.data + "/train", MdsReaderOptions{.remote = o.remote});
-  return streamed_tokens(reader, "tokens", o.model.block, o.batch, o.model.vocab, {.seed = seed});
+  std::vector<DataStream> streams = o.data;
+  for (DataStream& stream : streams) stream.folder += "/train";
+  const auto set = std::make_shared<const StreamingDataset>(
+      streams, StreamingOptions{.order = {.seed = seed}, .epoch_size = o.epoch_size, .reader = {.remote = o.remote}});
+  return streamed_tokens(set, "tokens", o.model.block, o.batch, o.model.vocab);
 }
 
 train::Work make_work(const GPT& model, const TextData& data, const TrainOptions& o) {
@@ -259,6 +285,7 @@ void validate(const TrainOptions& o) {
   require(o.model.alibi >= 0 && o.model.alibi <= 64, "alibi", o.model.alibi);
   require(o.model.init_std >= 0 && std::isfinite(o.model.init_std), "init_std", o.model.init_std);
   require(o.weight_decay >= 0 && std::isfinite(o.weight_decay), "weight_decay", o.weight_decay);
+  if (!o.data.empty()) check_weights(o.data, o.epoch_size);
   if (o.lower_residual && o.amp == Amp::Off) throw Error("train: a lower residual stream needs amp");
   if (o.resume && o.checkpoint.empty()) throw Error("train: resume needs a checkpoint to go on from");
 }

@@ -12,6 +12,7 @@
 #include "tessera/dist.h"
 #include "tessera/models.h"
 #include "tessera/remote.h"
+#include "tessera/streaming.h"
 #include "tessera/trainer.h"
 #include "train/saved.h"
 
@@ -48,9 +49,11 @@ struct TrainOptions {
   Device device;
   int64_t report_interval = 1;  ///< steps after which losses are read: until then nothing waits for a GPU
 
-  std::string text;        ///< the text itself; empty where there is `data`
-  std::string data;        ///< a folder of `data pack --block`, or its address, whose tokens are streamed
-  RemoteOptions remote;    ///< of an address
+  std::string text;  ///< the text itself; empty where there is `data`
+  /// Folders of `data pack --block`, or their addresses, whose tokens are streamed, each as much as it says.
+  std::vector<DataStream> data;
+  int64_t epoch_size = 0;  ///< samples of an epoch of `data`, as StreamingOptions has it
+  RemoteOptions remote;    ///< of addresses
   std::string init;        ///< weights of a GPT-2 or an MPT in Hugging Face's names to start from, or empty
   std::string checkpoint;  ///< file to write, or empty: none
   int64_t keep = 2;        ///< checkpoints that stay, with those before it; see train::Options

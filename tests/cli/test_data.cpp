@@ -115,7 +115,7 @@ TEST(Data, OrdersMixtures) {
   EXPECT_EQ(samples({"--repeats", "0.5,2"}), (Two{15, 20}));
   EXPECT_EQ(samples({"--choose", "0,5"}), (Two{0, 5}));
   EXPECT_EQ(run({"data", "order", "30", "10", "--repeats", "1"}).err, "error: --repeats has 1 numbers for 2 streams\n");
-  EXPECT_EQ(run({"data", "order", "30", "--choose", "x"}).err, "error: --choose x: no numbers\n");
+  EXPECT_EQ(run({"data", "order", "30", "--choose", "x"}).err, "error: --choose x: no whole numbers\n");
   EXPECT_EQ(run({"data", "order", "30", "10", "--proportions", "0,0"}).err,
             "error: streaming: the proportions are all 0\n");
 }
@@ -183,6 +183,92 @@ TEST(Data, TrainsOnStreamedTokens) {
   const Finished few = train("x", {}, {"--vocab", "2"});
   EXPECT_EQ(few.code, 2);
   EXPECT_NE(few.err.find(" the vocabulary 2 tokens"), std::string::npos) << few.err;
+}
+
+struct Mixtures : testing::Test {
+  Folder folder;
+  std::string a = folder / "a", b = folder / "b";
+  void SetUp() override {
+    write_file(a + ".txt", some_text() + "!");
+    std::string other;
+    for (int i = 0; i < 300; ++i) other += "number " + std::to_string(i * 7919 % 1000) + ", and more\n";
+    write_file(b + ".txt", other);
+    write_file(folder / "characters", some_text() + other + "!");
+    ASSERT_EQ(pack(a).code, 0);
+    ASSERT_EQ(pack(b).code, 0);
+  }
+  Finished pack(const std::string& to) const {
+    return run({"data", "pack", to + ".txt", "--block", "16", "--out", to, "--size-limit", "4k", "--vocabulary",
+                folder / "characters"});
+  }
+  Finished train(const Words& more, const Words& before = {}) const {
+    return run(before + Words{"train",           "gpt",
+                              "--steps",         "12",
+                              "--layers",        "1",
+                              "--heads",         "2",
+                              "--width",         "16",
+                              "--block",         "16",
+                              "--batch",         "8",
+                              "--accumulation",  "4",
+                              "--eval-interval", "0",
+                              "--threads",       "1",
+                              "--json",          folder / "json"} +
+               more);
+  }
+  std::vector<double> losses() const {
+    std::vector<double> out;
+    const auto result = nlohmann::json::parse(read_file(folder / "json"));
+    for (const auto& step : result["steps"]) out.push_back(step["loss"]);
+    return out;
+  }
+};
+
+TEST_F(Mixtures, AreTrainedOnByAnyNumberOfRanks) {
+  const Words mixture{"--data", a, b, "--repeats", "0.25,1.5"};
+  ASSERT_EQ(train(mixture + Words{"--out", folder / "whole"}).code, 0);
+  const std::vector<double> whole = losses();
+  ASSERT_EQ(train(mixture + Words{"--out", folder / "parts", "--stop-after", "5"}).code, 0);
+  const Words more = mixture + Words{"--out", folder / "parts", "--resume"};
+  const Finished rest = train(more, {"launch", "--procs", "4", "--", TESSERA_COMMAND});
+  ASSERT_EQ(rest.code, 0) << rest.err;
+  EXPECT_EQ(losses(), whole);
+  EXPECT_EQ(whole.size(), 12u);
+
+  // All of one stream and nothing of the other is that stream alone.
+  const Finished info = run({"data", "info", b + "/train"});
+  const std::string all = std::to_string(std::atoi(info.out.c_str()));
+  ASSERT_EQ(train({"--data", a, b, "--choose", "0," + all, "--out", folder / "chosen"}).code, 0);
+  const std::vector<double> chosen = losses();
+  ASSERT_EQ(train({"--data", b, "--out", folder / "alone"}).code, 0);
+  EXPECT_EQ(losses(), chosen);
+  EXPECT_NE(losses(), whole);
+}
+
+TEST_F(Mixtures, ThatCannotBeAreOneLine) {
+  const Words out{"--out", folder / "out"};
+  ASSERT_EQ(train(Words{"--data", a, b, "--proportions", "1,3"} + out).code, 0);
+  const auto refused = [&](const Words& words, const std::string& why) { expect_error(train(words + out), 2, why); };
+  refused({"--data", a, b, "--proportions", "1,2", "--resume"}, "it was trained on another text");
+  refused({"--data", b, a, "--proportions", "1,3", "--resume"}, "it was trained on another text");
+  refused({"--data", a, b, "--proportions", "1"}, "--proportions has 1 numbers for 2 streams");
+  refused({"--data", a, b, "--choose", "1,0.5"}, "--choose 1,0.5: no whole numbers");
+  refused({"--data", a, b, "--proportions", "0,0"}, "streaming: the proportions are all 0");
+  refused({"--data", a, b, "--repeats", "1,-1"}, "streaming: ");
+  refused({"--data", a, b, "--repeats", "1,nan"}, "streaming: ");
+  expect_error(train(Words{"--data", a, b, "--choose", "0,0"} + out), 1, "streaming: an epoch without samples");
+  refused({"--data", a, b, "--repeats", "1,1", "--epoch-size", "100"}, "streaming: an epoch's size is for streams");
+  refused({"--data", a, b, "--proportions", "1,1", "--repeats", "1,1"}, "streaming: ");
+  refused({"--text", a + ".txt", "--proportions", "1"}, "are of --data");
+  refused({"--data", a, folder / "none"}, "none/train/index.json");
+  EXPECT_EQ(run({"data", "pack", a + ".txt", "--block", "16", "--out", folder / "c"}).code, 0);
+  refused({"--data", a, folder / "c"}, "c/vocabulary.txt: has other characters than " + a + "/vocabulary.txt");
+  write_file(folder / "c.txt", some_text() + "?");
+  expect_error(pack(folder / "d"), 2, "cannot open");
+  fs::copy_file(folder / "c.txt", folder / "d.txt");
+  expect_error(pack(folder / "d"), 2, folder / "d.txt" + ": ");
+  EXPECT_FALSE(fs::exists(folder / "d"));
+  expect_error(run({"data", "pack", a + ".txt", "--out", folder / "d", "--vocabulary", a + ".txt"}), 2,
+               "--vocabulary is of --block");
 }
 
 }  // namespace

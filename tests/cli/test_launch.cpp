@@ -5,13 +5,15 @@
 #include <set>
 
 #include "command_line.h"
+#include "data/http_server.h"
 
 namespace tessera::cli {
 namespace {
 
 struct LaunchTrain : testing::Test {
   Folder folder;
-  std::string text = folder / "text.txt", out = folder / "out";
+  std::string text = folder / "text.txt", shards = folder / "shards", out = folder / "out";
+  Words source{"--text", text};
   void SetUp() override {
     std::string many;
     for (int i = 0; i < 60; ++i)
@@ -19,36 +21,33 @@ struct LaunchTrain : testing::Test {
     write_file(text, many);
   }
   Words train(int steps, const std::string& name, int accumulation = 4, int checkpoint_interval = 7) const {
-    return {"train",
-            "gpt",
-            "--text",
-            text,
-            "--out",
-            out,
-            "--layers",
-            "1",
-            "--heads",
-            "2",
-            "--width",
-            "16",
-            "--block",
-            "8",
-            "--batch",
-            "2",
-            "--dropout",
-            "0.1",
-            "--accumulation",
-            std::to_string(accumulation),
-            "--steps",
-            std::to_string(steps),
-            "--threads",
-            "1",
-            "--json",
-            folder / name,
-            "--eval-interval",
-            "0",
-            "--checkpoint-interval",
-            std::to_string(checkpoint_interval)};
+    return Words{"train", "gpt"} + source +
+           Words{"--out",
+                 out,
+                 "--layers",
+                 "1",
+                 "--heads",
+                 "2",
+                 "--width",
+                 "16",
+                 "--block",
+                 "8",
+                 "--batch",
+                 "2",
+                 "--dropout",
+                 "0.1",
+                 "--accumulation",
+                 std::to_string(accumulation),
+                 "--steps",
+                 std::to_string(steps),
+                 "--threads",
+                 "1",
+                 "--json",
+                 folder / name,
+                 "--eval-interval",
+                 "0",
+                 "--checkpoint-interval",
+                 std::to_string(checkpoint_interval)};
   }
   static Words launched(int procs, const Words& command, const Words& options = {}) {
     Words all{"launch", "--procs", std::to_string(procs), "--grace", "2"};
@@ -58,6 +57,17 @@ struct LaunchTrain : testing::Test {
     return all;
   }
   void go_on_through_kills(int accumulation, const std::vector<int>& procs);
+  // Unlike `text`, which compression leaves little of.
+  void pack(const std::string& to, unsigned seed = 7) const {
+    std::mt19937 random(seed);
+    std::string letters = "abcdefghijklmnopqrstuvwxyz";
+    while (letters.size() < 9000) letters += static_cast<char>('a' + random() % 26);
+    write_file(to + ".txt", letters);
+    const Words command{"data", "pack",     to + ".txt", "--block",      "8", "--out", to, "--compression",
+                        "zstd", "--hashes", "xxh64",     "--size-limit", "2k"};
+    const Finished f = run(command);
+    ASSERT_EQ(f.code, 0) << f.err;
+  }
   std::vector<double> losses(const std::string& name) const {
     std::vector<double> all;
     const auto result = nlohmann::json::parse(read_file(folder / name));
@@ -157,6 +167,41 @@ void LaunchTrain::go_on_through_kills(int accumulation, const std::vector<int>& 
 
 TEST_F(LaunchTrain, GoesOnAfterKillsOnOtherNumbersOfRanks) { go_on_through_kills(4, {4, 2, 1}); }
 TEST_F(LaunchTrain, GoesOnAfterKillsOnThreeTimesPowersOfTwo) { go_on_through_kills(24, {3, 6, 12}); }
+
+TEST_F(LaunchTrain, GoesOnAfterKillsOfStreamedData) {
+  pack(shards);
+  source = {"--data", shards};
+  go_on_through_kills(4, {4, 2, 1});
+}
+
+TEST_F(LaunchTrain, GoesOnAfterKillsOfAMixtureOnThreeTimesPowersOfTwo) {
+  const std::string more = folder / "more";
+  pack(shards);
+  pack(more, 8);
+  source = {"--data", shards, more, "--proportions", "0.7,0.3"};
+  go_on_through_kills(24, {3, 6, 12});
+}
+
+// A server that takes its time, and a cache that holds a part of the shards: they come, leave and come again, whoever
+// is killed meanwhile.
+TEST_F(LaunchTrain, GoesOnAfterKillsOfDownloadedData) {
+  pack(shards);
+  HttpServer server([&](const std::string& path, int before) {
+    usleep(static_cast<useconds_t>(1000 * (std::hash<std::string>()(path + std::to_string(before)) % 20)));
+    const std::string file = folder / path;
+    return fs::exists(file) ? HttpAnswer{200, read_file(file)} : HttpAnswer{404, ""};
+  });
+  source = {"--data", server / "shards", "--data-cache", folder / "cache", "--data-cache-limit", "6k"};
+  go_on_through_kills(4, {4, 2, 1});
+  EXPECT_GT(server.asked("shards/train/shard.00001.mds.zstd"), 1);
+  uintmax_t kept = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder / "cache/shards")) {
+    EXPECT_NE(entry.path().extension(), ".part") << entry.path();
+    if (entry.is_regular_file()) kept += entry.file_size();
+  }
+  EXPECT_GT(kept, 0u);
+  EXPECT_LE(kept, 6u << 10);
+}
 
 TEST_F(LaunchTrain, AFullDiskOfARankLeavesTheLastCheckpoint) {
   ASSERT_EQ(run(launched(2, train(10, "first"))).code, 0);
