@@ -3,11 +3,13 @@
 the same weights on the same batches, and compares the losses: each within 0.5 % of PyTorch's.
 
 usage: recipe_tests.py [--small | --device cuda:0] [--steps N] [--batch N] [--block N] [--amp off,bf16] [--tessera FILE]
+                       [--folder DIR]
 
---small is for a CPU: narrower layers of three heads, short blocks, few steps, in f32 and bf16. Otherwise it is MPT-1B's width 2048, 16
-heads, vocabulary 50368 and blocks of 2048 tokens, in bf16, for 200 steps. The text is made up here, of thousands of characters with
-an order to learn. PyTorch's model is below, with all scores in memory. The last line is 'N passed, N failed'. Needs torch and
-build/tessera; it is no part of the other tests.
+--small takes seconds on a CPU: narrower layers of three heads, short blocks, few steps, in f32 and bf16. Otherwise it is MPT-1B's
+width 2048, 16 heads, vocabulary 50368 and blocks of 2048 tokens, in bf16, for 200 steps. On a CPU that takes an hour with
+--batch 1 --block 128; --folder keeps what both have done, shows progress, and a second call goes on from there. The text is made up
+here, of thousands of characters with an order to learn. PyTorch's model is below, with all scores in memory. The last line is
+'N passed, N failed'. Needs torch and build/tessera; it is no part of the other tests.
 """
 import argparse
 import ctypes
@@ -163,7 +165,8 @@ def factor(step, shape):
     return 0.1 + 0.45 * (1 + math.cos(math.pi * done))
 
 
-def train_torch(weights, shape, data, device, amp):
+def train_torch(weights, shape, data, device, amp, state):
+    """The losses of all steps. A file `state`, if given, keeps the run every 20 steps, and it goes on from there."""
     w = {name: t.clone().to(device).requires_grad_() for name, t in weights.items()}
     optimizer = torch.optim.AdamW(w.values(), lr=shape.lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0)
     places = torch.arange(shape.block, device=device)
@@ -171,7 +174,16 @@ def train_torch(weights, shape, data, device, amp):
     bias = torch.tensor(slopes(shape.heads), device=device)[:, None, None] * distance
     bias = bias.masked_fill(distance > 0, -math.inf)
     losses = []
+    if state and state.exists():
+        saved = torch.load(state, map_location=device)
+        losses = saved["losses"]
+        optimizer.load_state_dict(saved["optimizer"])
+        with torch.no_grad():
+            for name, t in w.items():
+                t.copy_(saved["weights"][name])
     for step, (tokens, targets) in enumerate(data):
+        if step < len(losses):
+            continue
         optimizer.param_groups[0]["lr"] = shape.lr * factor(step, shape)
         with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=amp == "bf16"):
             loss = loss_of(w, shape, bias, tokens.to(device), targets.to(device))
@@ -179,17 +191,23 @@ def train_torch(weights, shape, data, device, amp):
         torch.nn.utils.clip_grad_norm_(w.values(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(loss.detach())
-    return [float(loss) for loss in losses]
+        losses.append(loss.item())
+        if state and (step + 1) % 20 == 0:
+            print(f"PyTorch, step {step + 1}: loss {losses[-1]:.4f}", flush=True)
+            torch.save({"losses": losses, "optimizer": optimizer.state_dict(), "weights": w}, state.with_suffix(".new"))
+            state.with_suffix(".new").rename(state)
+    return losses
 
 
-def train_tessera(tessera, shape, folder, device, amp):
+def train_tessera(tessera, shape, folder, device, amp, kept):
     options = {"layers": shape.layers, "heads": shape.heads, "width": shape.width, "block": shape.block, "vocab": shape.vocab,
                "batch": shape.batch, "accumulation": 1, "steps": shape.steps, "lr": shape.lr, "min-lr": 0.1 * shape.lr,
-               "warmup": shape.warmup, "seed": shape.seed, "amp": amp, "device": device, "eval-interval": 0, "checkpoint-interval": 0,
+               "warmup": shape.warmup, "seed": shape.seed, "amp": amp, "device": device, "eval-interval": 0, "checkpoint-interval": 20 if kept else 0,
                "init": folder / "weights", "data": folder / "data", "out": folder / f"out-{amp}", "json": folder / f"{amp}.json"}
     words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
-    subprocess.run([tessera, "train", "gpt", "--preset", "mpt-1b", *words], check=True, stdout=subprocess.DEVNULL)
+    if (folder / f"out-{amp}" / "checkpoint.safetensors").exists():
+        words.append("--resume")
+    subprocess.run([tessera, "train", "gpt", "--preset", "mpt-1b", *words], check=True, stdout=None if kept else subprocess.DEVNULL)
     return [step["loss"] for step in json.loads((folder / f"{amp}.json").read_text())["steps"]]
 
 
@@ -200,12 +218,26 @@ def compare(theirs, ours):
     return max(abs(a - b) / a if math.isfinite(a) and math.isfinite(b) else math.inf for a, b in zip(theirs, ours))
 
 
+def make_inputs(tessera, folder, shape):
+    """Tokens and first weights, unless they are there."""
+    folder.mkdir(exist_ok=True)
+    if (folder / "weights").exists():
+        return
+    text = make_text(shape, int(shape.steps * shape.batch * (shape.block + 1) / 0.85) + 20 * shape.block)
+    (folder / "text").write_text(text, encoding="utf-8")
+    subprocess.run([tessera, "data", "pack", folder / "text", "--block", str(shape.block), "--out", folder / "data"], check=True,
+                   stdout=subprocess.DEVNULL)
+    save_safetensors(folder / "weights.new", make_weights(shape))
+    (folder / "weights.new").rename(folder / "weights")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--amp", help="off, bf16 or both, between commas")
     parser.add_argument("--tessera", default=ROOT / "build/tessera", type=Path)
+    parser.add_argument("--folder", type=Path, help="keeps what was done; a call with the same options goes on from it")
     for name in ("steps", "batch", "block"):
         parser.add_argument(f"--{name}", type=int)
     options = parser.parse_args()
@@ -218,16 +250,12 @@ def main():
     torch.backends.cuda.matmul.allow_tf32 = False
     passed = failed = 0
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        text = make_text(shape, int(shape.steps * shape.batch * (shape.block + 1) / 0.85) + 20 * shape.block)
-        (folder / "text").write_text(text, encoding="utf-8")
-        subprocess.run([options.tessera, "data", "pack", folder / "text", "--block", str(shape.block), "--out", folder / "data"],
-                       check=True, stdout=subprocess.DEVNULL)
-        weights = make_weights(shape)
-        save_safetensors(folder / "weights", weights)
+        folder = options.folder or Path(name)
+        make_inputs(options.tessera, folder, shape)
         for amp in amps:
-            ours = train_tessera(options.tessera, shape, folder, options.device, amp)
-            theirs = train_torch(weights, shape, batches(options.tessera, folder / "data", shape), options.device, amp)
+            ours = train_tessera(options.tessera, shape, folder, options.device, amp, kept=options.folder is not None)
+            theirs = train_torch(make_weights(shape), shape, batches(options.tessera, folder / "data", shape), options.device, amp,
+                                 options.folder and options.folder / f"torch-{amp}.state")
             worst, last = compare(theirs, ours), len(theirs) // 10
             learned = sum(theirs[-last:]) < 0.95 * sum(theirs[:last])  # or there was nothing to compare
             ok = worst <= TOLERANCE and learned
