@@ -128,12 +128,13 @@ class Neighbours::Cursor {
   size_t at_ = 0;
 };
 
-// out = the elements from `first` on of all slots of the round that was met, combined.
-void Neighbours::combine_round(int64_t first, int64_t count, char* out, const Call& call) {
+// out = the elements from `first` on of all slots of the round that was met, combined. `own`: this rank's, where they
+// are not in its slot.
+void Neighbours::combine_round(int64_t first, int64_t count, char* out, const Call& call, const char* own) {
   if (count <= 0) return;
   std::vector<const char*> parts;
   const int64_t offset = first * static_cast<int64_t>(size_of(call.dtype));
-  for (int r = 0; r < size(); ++r) parts.push_back(theirs(r) + offset);
+  for (int r = 0; r < size(); ++r) parts.push_back(r == rank_ && own ? own : theirs(r) + offset);
   combine(parts, out, count, call.dtype, call.op);
 }
 
@@ -156,40 +157,63 @@ void Neighbours::deal(const char* in, int64_t row, int64_t n) {
 void Neighbours::all_reduce(const Call& call, std::span<const Segment> data) {
   const Turn turn(*this, call);
   const auto size_of_one = static_cast<int64_t>(size_of(call.dtype));
+  const int64_t bytes = call.count * size_of_one;
+  if (bytes > kSmall) return reduce_shares(call, data);
   Cursor from(data, size_of_one), to(data, size_of_one);
   const auto write = [&](int64_t, int64_t n) {
     char* out = mine();
-    from.next(n, [&](const char* piece, int64_t bytes) {
-      copy_to_others(out, piece, static_cast<size_t>(bytes));
-      out += bytes;
+    from.next(n, [&](const char* piece, int64_t some) {
+      copy_to_others(out, piece, static_cast<size_t>(some));
+      out += some;
     });
   };
-  const int64_t bytes = call.count * size_of_one;
-  if (bytes <= kSmall) {
-    alignas(64) char sum[kSmall];
-    in_chunks(bytes, kSlot, write, [&](int64_t, int64_t n) {
-      combine_round(0, n / size_of_one, sum, call);
-      const char* next = sum;
-      to.next(n, [&](char* piece, int64_t some) {
-        std::memcpy(piece, next, static_cast<size_t>(some));
-        next += some;
-      });
-    });
-    return;
-  }
+  alignas(64) char sum[kSmall];
   in_chunks(bytes, kSlot, write, [&](int64_t, int64_t n) {
-    const int64_t count = n / size_of_one, line = kAlignment / size_of_one;
-    const int64_t share = (count + size() * line - 1) / (size() * line) * line;
-    const auto begin_of = [&](int r) { return std::min(count, share * r); };
-    const int64_t own = begin_of(rank_ + 1) - begin_of(rank_);
-    share_.resize(static_cast<size_t>(share * size_of_one));
-    combine_round(begin_of(rank_), own, share_.data(), call);
-    copy_to_others(mine(), share_.data(), static_cast<size_t>(own * size_of_one));
+    combine_round(0, n / size_of_one, sum, call);
+    const char* next = sum;
+    to.next(n, [&](char* piece, int64_t some) {
+      std::memcpy(piece, next, static_cast<size_t>(some));
+      next += some;
+    });
+  });
+}
+
+// Each rank combines its share of a chunk, which alone it does not write for others before, and writes the sum.
+void Neighbours::reduce_shares(const Call& call, std::span<const Segment> data) {
+  const auto size_of_one = static_cast<int64_t>(size_of(call.dtype));
+  Cursor from(data, size_of_one), to(data, size_of_one);
+  int64_t begin = 0, end = 0;  // of this rank's share, in bytes of the chunk
+  char* own = nullptr;         // where it lies
+  const auto share_of = [&](int64_t n) {
+    const int64_t line = size() * kAlignment;
+    return (n + line - 1) / line * kAlignment;
+  };
+  const auto begin_of = [&](int r, int64_t n) { return std::min(n, share_of(n) * r); };
+  const auto write = [&](int64_t, int64_t n) {
+    begin = begin_of(rank_, n), end = begin_of(rank_ + 1, n);
+    share_.resize(static_cast<size_t>(share_of(n)));
+    char* out = mine();
+    const auto for_others = [&](const char* piece, int64_t some) {
+      copy_to_others(out, piece, static_cast<size_t>(some));
+      out += some;
+    };
+    from.next(begin, for_others);
+    char* next = own = share_.data();
+    from.next(end - begin, [&](char* piece, int64_t some) {
+      if (some == end - begin) own = piece;
+      else std::memcpy(std::exchange(next, next + some), piece, static_cast<size_t>(some));
+    });
+    out += end - begin;
+    from.next(n - end, for_others);
+  };
+  in_chunks(call.count * size_of_one, kSlot, write, [&](int64_t, int64_t n) {
+    combine_round(begin / size_of_one, (end - begin) / size_of_one, own, call, own);
+    copy_to_others(mine(), own, static_cast<size_t>(end - begin));
     meet();
     for (int r = 0; r < size(); ++r) {
-      const char* next = r == rank_ ? share_.data() : theirs(r);
-      to.next((begin_of(r + 1) - begin_of(r)) * size_of_one, [&](char* piece, int64_t some) {
-        std::memcpy(piece, next, static_cast<size_t>(some));
+      const char* next = r == rank_ ? own : theirs(r);
+      to.next(begin_of(r + 1, n) - begin_of(r, n), [&](char* piece, int64_t some) {
+        if (piece != next) std::memcpy(piece, next, static_cast<size_t>(some));
         next += some;
       });
     }

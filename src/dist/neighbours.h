@@ -56,7 +56,8 @@ class Neighbours final : public Engine {
   void compare();
   void deal(const char* in, int64_t row, int64_t n);
   void collect(const Call& call, const char* in, char* out);
-  void combine_round(int64_t first, int64_t count, char* out, const Call& call);
+  void reduce_shares(const Call& call, std::span<const Segment> data);
+  void combine_round(int64_t first, int64_t count, char* out, const Call& call, const char* own = nullptr);
   template <class Write, class Read>
   void in_chunks(int64_t bytes, int64_t step, const Write& write, const Read& read);
 
