@@ -20,7 +20,7 @@ foreach(target tessera_core tessera)
   endif()
 endforeach()
 
-foreach(plugin tessera_cuda tessera_hip tessera_mpi)
+foreach(plugin tessera_cuda tessera_hip tessera_mpi tessera_gloo)
   if(TARGET ${plugin})
     install(TARGETS ${plugin} DESTINATION ${CMAKE_INSTALL_LIBDIR})
   endif()

@@ -114,7 +114,7 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
   file(GLOB library_sources CONFIGURE_DEPENDS
        src/kernels/cpu/*.cpp src/kernels/gpu/rtc/*.cpp src/ops/*.cpp src/autograd/*.cpp src/amp/*.cpp src/optim/*.cpp src/data/*.cpp
        src/dist/*.cpp)
-  list(FILTER library_sources EXCLUDE REGEX "/mpi_plugin\\.cpp$")  # see mpi.cmake
+  list(FILTER library_sources EXCLUDE REGEX "/(mpi|gloo)_plugin\\.cpp$")  # see mpi.cmake, gloo.cmake
   file(GLOB waiting_sources CONFIGURE_DEPENDS  # for kernels, or for the disk
        src/nn/*.cpp src/io/*.cpp src/onnx/*.cpp src/onnx/handlers/*.cpp src/onnx/optimize/*.cpp src/onnx/writers/*.cpp
        src/profiler/*.cpp src/train/*.cpp src/models/*.cpp src/cases/*.cpp)

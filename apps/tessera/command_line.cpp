@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
+#include <string_view>
 
 namespace tessera::app {
 namespace {
@@ -39,6 +42,20 @@ std::string check_fits(const std::string& text) {
 std::string check_number(const std::string& text) {  // comparisons alone let NaN pass
   return std::isnan(std::strtod(text.c_str(), nullptr)) ? "Value " + text + " is not a number" : "";
 }
+// Of the commands that take what stands behind --.
+std::map<std::string, std::vector<std::string>*>& behind_dashes_of() {
+  static std::map<std::string, std::vector<std::string>*> all;
+  return all;
+}
+// Gives it to the command; returns how many words are left.
+int take_behind_dashes(int argc, char** argv) {
+  const auto found = argc > 1 ? behind_dashes_of().find(argv[1]) : behind_dashes_of().end();
+  char** const at = std::find(argv, argv + argc, std::string_view("--"));
+  if (found == behind_dashes_of().end() || at == argv + argc) return argc;
+  found->second->assign(at + 1, argv + argc);
+  return static_cast<int>(at - argv);
+}
+
 template <class T>
 CLI::Option* checked(CLI::Option* option) {
   if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) option->check(check_fits<T>);
@@ -76,6 +93,7 @@ Option Command::option(const std::string& name, std::function<void(const T&)> us
 Option Command::flag(const std::string& name, bool& value, const std::string& text) const {
   return Option(app_->add_flag(name, value, text));
 }
+void Command::behind_dashes(std::vector<std::string>& words) const { behind_dashes_of()[app_->get_name()] = &words; }
 void Command::run(std::function<void()> action) const {
   app_->callback([app = app_, action = std::move(action)] {
     if (app->get_subcommands().empty()) action();
@@ -108,6 +126,7 @@ CommandLine::CommandLine(const std::string& text, const std::string& version)
 CommandLine::~CommandLine() = default;
 
 void CommandLine::parse(int argc, char** argv) const {
+  argc = take_behind_dashes(argc, argv);
   check_commands(*app_, argc, argv);
   try {
     app_->parse(argc, argv);

@@ -56,6 +56,8 @@ class Command {
   template <class T>
   Option option(const std::string& name, std::function<void(const T&)> use, const std::string& text) const;
   Option flag(const std::string& name, bool& value, const std::string& text) const;
+  /// What stands behind --, word for word; of a command at the top. CLI11 itself takes "[2, 0]" for a list.
+  void behind_dashes(std::vector<std::string>& words) const;
   /// What to do when the command was given, and none of its own commands.
   void run(std::function<void()> action) const;
 

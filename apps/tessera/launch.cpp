@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 
 struct LaunchCommand : dist::LaunchOptions {
   std::string host_list, host_file, record_file, reduction = "default";
+  std::vector<std::string> behind;  // --
   int instances = 0, cores = 0;
 
   // --ninstances and --ncores-per-instance in the words of the rest.
@@ -51,6 +52,7 @@ struct LaunchCommand : dist::LaunchOptions {
   void run() {
     translate_instances();
     read_hosts();
+    command.insert(command.end(), behind.begin(), behind.end());
     if (command.empty()) throw UsageError("launch: give a command behind --, such as: -- tessera train gpt ...");
     ordered = reduction == "ordered";
     on_failure = [this](const std::vector<dist::RankHistory>& ranks) { keep_record(ranks); };
@@ -94,6 +96,9 @@ void add_launch(Command app) {
   command.option("--patience", c->patience, "seconds after which a process that others wait for is named")
       .range(0.1, 1e9)
       .with_default();
+  command
+      .option("--timeout", c->timeout, "seconds after which a process that waits for another ends the run; else 1800")
+      .range(0.1, 1e9);
   command.option("--grace", c->grace, "seconds that the others have to end themselves after one failed")
       .range(0.1, 1e9)
       .with_default();
@@ -102,6 +107,7 @@ void add_launch(Command app) {
       .one_of({"default", "ordered"})
       .with_default();
   command.option("command", c->command, "the command and its arguments, behind --").take_all();
+  command.behind_dashes(c->behind);
   command.run([c] { c->run(); });
 }
 

@@ -179,6 +179,7 @@ void settle(TrainCommand& c) {
   if (c.options.lower_residual && c.residual != c.amp)
     throw UsageError(fmt::format("--residual {0} needs --amp {0}", c.residual));
   c.options.microbatch = c.microbatch_size();
+  c.options.gradient_dtype = c.gradients_travel_in();
   c.options.device = c.target();
   c.attention.apply(c.options.device);
   if (c.fma_peak && c.options.device.is_gpu()) throw UsageError("--fma-peak is of the CPU");
@@ -246,7 +247,7 @@ models::TrainResult train(TrainCommand& c, const dist::World& world, Progress& p
 
 void run(TrainCommand& c) {
   settle(c);
-  const dist::World world;
+  const dist::World world({.even_alone = c.even_alone});
   c.check_ranks(world.size(), c.options.accumulate);
   c.options.local_sgd = c.averaging_of(world.size());
   c.options.device = world.device(c.options.device);

@@ -42,6 +42,7 @@ void settle(ConvModelCommand& c) {
   c.options.keep = c.keep;
   c.options.device = c.target();
   c.options.microbatch = c.microbatch_size();
+  c.options.gradient_dtype = c.gradients_travel_in();
   c.options.report_interval = c.options.device.is_gpu() && !c.stop_after ? 32 : 1;
   try {
     models::validate(c.options);
@@ -165,7 +166,7 @@ void write_results(const std::vector<Finished>& runs, const ConvModelCommand& c)
 
 void run(ConvModelCommand& c) {
   settle(c);
-  const dist::World world;
+  const dist::World world({.even_alone = c.even_alone});
   c.check_ranks(world.size(), c.options.accumulate);
   c.options.local_sgd = c.averaging_of(world.size());
   c.options.device = world.device(c.options.device);

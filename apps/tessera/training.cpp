@@ -28,6 +28,10 @@ void TrainingOptions::add_to(Command app, const std::string& what_is_written) {
       .with_default();
   app.option("--stop-after", stop_after, "save and end after that many steps in all").range(1, INT_MAX);
   add_averaging_to(app);
+  app.option("--gradient-dtype", gradient_dtype, "gradients travel between ranks in bf16 or f16; else as they are")
+      .one_of({"bf16", "f16"});
+  app.flag("--data-parallel", even_alone,
+           "gradients go through the engine of collectives with a single rank, too: what they cost");
   app.option("--microbatch", microbatch,
              "samples of a batch that go through the model at a time, or auto: as many as fit into memory");
   CommonOptions::add_to(app, true);
@@ -72,6 +76,13 @@ void TrainingOptions::check_ranks(int ranks, int64_t accumulation) {
   if (accumulation % ranks != 0)
     throw UsageError(fmt::format("{} ranks do not divide the {} batches of a step: give an --accumulation that they do",
                                  ranks, accumulation));
+}
+
+std::optional<DType> TrainingOptions::gradients_travel_in() const {
+  if (gradient_dtype.empty()) return {};
+  if (local_sgd > 0 || !hierarchy.empty())
+    throw UsageError("--gradient-dtype does not go with --local-sgd or --hierarchy");
+  return parse_dtype(gradient_dtype);
 }
 
 int64_t TrainingOptions::microbatch_size() const {

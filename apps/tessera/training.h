@@ -23,7 +23,9 @@ struct TrainingOptions : CommonOptions {
   std::string hierarchy;   // empty: one level, with local_sgd
   dist::LocalSGDOptions averaging;
   int64_t local_sgd = 0;  // steps between averages; 0: none, unless there is a hierarchy
-  int64_t keep = 2;       // checkpoints, the newest and those before it
+  std::string gradient_dtype;
+  bool even_alone = false;  // collectives go through an engine with one rank, too
+  int64_t keep = 2;         // checkpoints, the newest and those before it
 
   /// A run that `tessera launch` began anew goes on from the checkpoint, if there is one by then.
   void resume_after_restart(const std::string& checkpoint);
@@ -33,6 +35,8 @@ struct TrainingOptions : CommonOptions {
   /// How so many ranks average now and then; absent where they do not. Throws UsageError.
   std::optional<dist::LocalSGDOptions> averaging_of(int ranks) const;
   train::Amp precision() const;
+  /// In which gradients travel; absent: as they are. Throws UsageError.
+  std::optional<DType> gradients_travel_in() const;
   /// As train::Options have it. Throws UsageError.
   int64_t microbatch_size() const;
   /// What was found: "microbatches of 4 sequences fit, 8 do not".

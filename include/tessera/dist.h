@@ -34,7 +34,7 @@ class Group {
   int size() const;
   /// Those ranks of this group that give the same color, in their order. Every rank of this group calls it.
   Group split(int color) const;
-  /// How its ranks exchange bytes of the host: "neighbours" share memory, "mpi" and "tcp" do not.
+  /// How its ranks exchange bytes of the host: "neighbours" share memory, "mpi", "tcp" and "gloo" do not.
   std::string_view engine() const;
   /// The same of tensors on a device: "nccl", or the former and why. Known after the first collective of one.
   std::string engine(Device device) const;
@@ -48,8 +48,11 @@ class Group {
 };
 
 struct WorldOptions {
-  double timeout = 1800;    ///< seconds after which a rank that waits ends the run
-  std::string engine = {};  ///< "neighbours", "mpi" or "tcp"; empty: TESSERA_ENGINE's, or the first one that can
+  double timeout = 0;  ///< seconds after which a rank that waits ends the run; 0: TESSERA_TIMEOUT's, or 1800
+  /// "neighbours", "mpi", "tcp" or "gloo"; empty: TESSERA_ENGINE's, or the first one that can.
+  std::string engine = {};
+  /// A rank that is alone has an engine, too, and its collectives and DataParallel go through it: what they cost.
+  bool even_alone = false;
 };
 
 /// All ranks. A process that nothing has launched is the only one.

@@ -88,6 +88,8 @@ struct Options {
   /// evaluation, a save and the end all ranks become one: parameters, moments and buffers become their means. After
   /// the warm-up, losses and norms of steps are each rank's own. `first_step` is the trainer's.
   std::optional<dist::LocalSGDOptions> local_sgd = {};
+  /// In which gradients travel between ranks otherwise, such as BFloat16; absent: as they are.
+  std::optional<DType> gradient_dtype = {};
   Every evaluate = {};          ///< on the validation batches, and at the end
   Every save = {};              ///< and at the end
   std::string checkpoint = {};  ///< file to write, or empty: none

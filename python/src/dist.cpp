@@ -68,11 +68,11 @@ void bind_groups(nb::module_& m) {
                                  "All ranks that `tessera launch` began; a process of its own is the only one.")
       .def(
           "__init__",
-          [](dist::World* made, double timeout, const std::string& engine) {
-            new (made) dist::World(dist::WorldOptions{.timeout = timeout, .engine = engine});
+          [](dist::World* made, double timeout, const std::string& engine, bool even_alone) {
+            new (made) dist::World({.timeout = timeout, .engine = engine, .even_alone = even_alone});
             if (made->size() > 1) show_python_stack();
           },
-          nb::arg("timeout") = 1800.0, nb::arg("engine") = "")
+          nb::arg("timeout") = 0.0, nb::arg("engine") = "", nb::arg("even_alone") = false)
       .def("device", &dist::World::device, nb::arg("first"),
            "Of GPUs the one so many behind the first as this rank's place on its host; the CPU as it is.")
       .def_prop_ro("local_rank", &dist::World::local_rank, "The rank among those of this host.");

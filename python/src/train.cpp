@@ -118,6 +118,7 @@ void bind_options(nb::module_& m) {
       .def_rw("microbatch", &Options::microbatch,
               "Samples of a batch that go through the model at a time; 0: all, AUTO_MICROBATCH: as many as fit.")
       .def_rw("local_sgd", &Options::local_sgd, "distributed.LocalSGDOptions, for ranks that average now and then.")
+      .def_rw("gradient_dtype", &Options::gradient_dtype, "In which gradients travel between ranks; None: as they are.")
       .def_rw("schedule", &Options::schedule, "Of the learning rate: a factor by step, as optim.warmup_cosine() gives.")
       .def_rw("clip", &Options::clip, "Largest norm of the gradient; 0: any.")
       .def_rw("amp", &Options::amp, "\"off\", \"bf16\" or \"fp16\", which also scales the loss.")

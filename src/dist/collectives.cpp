@@ -11,6 +11,7 @@
 #include "tessera/observer.h"
 #include "tessera/ops.h"
 #include "tessera/ops_shape.h"
+#include "tessera/stream.h"
 
 namespace tessera::dist {
 namespace {
@@ -48,25 +49,55 @@ int64_t rows_of_each(const char* what, const Tensor& x, const Group& group) {
 // How a tensor goes to other ranks: from its own device, or through the host.
 struct Way {
   Engine* engine;  // null where the rank is alone
-  Device device;
+  Device device, from;
+  PageLocked* page_locked;
+  bool through_host() const { return !(device == from); }
+  // Where it goes from, or where it comes to.
+  Tensor room(const Shape& shape, DType dtype) const {
+    return through_host() ? page_locked->empty(shape, dtype, from) : empty(shape, dtype, device);
+  }
+  // Until copies have arrived.
+  void settle() const {
+    if (!from.is_card()) return;
+    Event done(from);
+    done.record(current_stream(from));
+    done.synchronize();
+  }
+  // A copy is on its way to memory of the host. The host waits for it in settle().
+  Tensor begin_placing(const Tensor& x) const {
+    if (!through_host()) return x.detach().contiguous();
+    Tensor out = room(x.shape(), x.dtype());
+    copy_async(out, x.detach());
+    return out;
+  }
+  Tensor back(const Tensor& out) const {
+    if (!through_host()) return out;
+    const Tensor there = out.to(from);
+    settle();
+    return there;
+  }
 };
 Way way_of(Device device, const Group& group, bool of_all = true) {
   Group::State& state = group.state();
-  if (Engine* const own = state.engine_on(device, of_all)) return {own, device};
-  return {state.engine.get(), cpu()};
+  if (Engine* const own = state.engine_on(device, of_all)) return {own, device, device, nullptr};
+  return {state.engine.get(), state.engine ? cpu() : device, device, &state.page_locked};
 }
 Way way_of(const Tensor& x, const Group& group) { return way_of(x.device(), group); }
 
-Tensor with_rows(const Tensor& like, int64_t rows, Device device) {
+Shape with_rows(const Tensor& like, int64_t rows) {
   Shape shape = like.shape();
   shape[0] = rows;
-  return empty(shape, like.dtype(), device);
+  return shape;
 }
 
 // Row-major where it goes from; as own copy in memory that this call alone writes.
-Tensor placed(const Tensor& x, const Way& way) { return x.detach().to(way.device).contiguous(); }
+Tensor placed(const Tensor& x, const Way& way) {
+  const Tensor out = way.begin_placing(x);
+  if (way.through_host()) way.settle();
+  return out;
+}
 Tensor own_copy(const Tensor& x, const Way& way) {
-  return x.device() == way.device ? x.detach().clone().contiguous() : placed(x, way);
+  return way.through_host() ? placed(x, way) : x.detach().clone().contiguous();
 }
 
 // ---- sums of GPUs in the order of the host's, which is slower than the library's own
@@ -179,7 +210,7 @@ Tensor all_reduce(const Tensor& x, const Group& group, ReduceOp op) {
         const Tensor out = own_copy(in, way);
         const Segment all{bytes_of(out), out.numel()};
         if (way.engine) way.engine->all_reduce(call, {&all, 1});
-        return out.to(in.device());
+        return way.back(out);
       },
       [=](const Tensor& grad) { return mean_share(all_reduce(grad, group), op, group); });
 }
@@ -197,10 +228,11 @@ void all_reduce_(const Tensors& tensors, const Group& group, ReduceOp op) {
   for (const Tensor& t : tensors) {
     if (t.dtype() != call.dtype)
       throw Error(fmt::format("all_reduce_: a list of {} and {}", name(call.dtype), name(t.dtype())));
-    sent.push_back(placed(t, way));  // t itself where it lies so already
+    sent.push_back(way.begin_placing(t));  // t itself where it lies so already
     segments.push_back({bytes_of(sent.back()), t.numel()});
     call.count += t.numel();
   }
+  if (way.through_host()) way.settle();
   if (in_order(way)) {
     Tensors flat;
     for (const Tensor& t : sent) flat.push_back(reshape(t, {t.numel()}));
@@ -214,6 +246,7 @@ void all_reduce_(const Tensors& tensors, const Group& group, ReduceOp op) {
   }
   for (size_t i = 0; i < tensors.size(); ++i)
     if (sent[i].data_ptr() != tensors[i].data_ptr()) Tensor(tensors[i]).copy_(sent[i]);
+  if (way.through_host()) way.settle();
 }
 
 Tensor reduce(const Tensor& x, int root, const Group& group, ReduceOp op) {
@@ -230,7 +263,7 @@ Tensor reduce(const Tensor& x, int root, const Group& group, ReduceOp op) {
         }
         const Tensor out = own_copy(in, way);
         if (way.engine) way.engine->reduce(call, bytes_of(out));
-        return out.to(in.device());
+        return way.back(out);
       },
       [=](const Tensor& grad) { return mean_share(broadcast(grad, root, group), op, group); });
 }
@@ -244,10 +277,10 @@ Tensor reduce_scatter(const Tensor& x, const Group& group, ReduceOp op) {
         const Call call = call_of(Kind::ReduceScatter, in, in.numel() / group.size(), 0, op);
         const Way way = way_of(in, group);
         if (!way.engine) return in.clone();
-        const Tensor from = placed(in, way), out = with_rows(in, rows, way.device);
+        const Tensor from = placed(in, way), out = way.room(with_rows(in, rows), in.dtype());
         if (in_order(way)) return reshape(combined_share(from, way, group, op), out.shape());
         way.engine->reduce_scatter(call, bytes_of(from), bytes_of(out));
-        return out.to(in.device());
+        return way.back(out);
       },
       [=](const Tensor& grad) { return mean_share(all_gather(grad, group), op, group); });
 }
@@ -260,9 +293,9 @@ Tensor all_gather(const Tensor& x, const Group& group) {
         const Call call = call_of(Kind::AllGather, in, in.numel());
         const Way way = way_of(in, group);
         if (!way.engine) return in.clone();
-        const Tensor from = placed(in, way), out = with_rows(in, in.size(0) * group.size(), way.device);
+        const Tensor from = placed(in, way), out = way.room(with_rows(in, in.size(0) * group.size()), in.dtype());
         way.engine->all_gather(call, bytes_of(from), bytes_of(out));
-        return out.to(in.device());
+        return way.back(out);
       },
       [=](const Tensor& grad) { return reduce_scatter(grad, group); });
 }
@@ -278,11 +311,13 @@ Tensor gather(const Tensor& x, int root, const Group& group) {
         const Call call = call_of(Kind::Gather, in, in.numel(), root);
         const Way way = way_of(in, group);
         if (!way.engine) return in.clone();
-        const Tensor from = placed(in, way), out = with_rows(in, is_root ? rows : 0, way.device);
+        const Tensor from = placed(in, way), out = way.room(with_rows(in, is_root ? rows : 0), in.dtype());
         way.engine->gather(call, bytes_of(from), bytes_of(out));
-        return out.to(in.device());
+        return way.back(out);
       },
-      [=](const Tensor& grad) { return scatter(is_root ? grad : with_rows(grad, rows, grad.device()), root, group); });
+      [=](const Tensor& grad) {
+        return scatter(is_root ? grad : empty(with_rows(grad, rows), grad.dtype(), grad.device()), root, group);
+      });
 }
 
 Tensor scatter(const Tensor& x, int root, const Group& group) {
@@ -294,13 +329,13 @@ Tensor scatter(const Tensor& x, int root, const Group& group) {
         const Call call = call_of(Kind::Scatter, in, in.numel() / group.size(), root);
         const Way way = way_of(in, group);
         if (!way.engine) return in.clone();
-        const Tensor from = placed(in, way), out = with_rows(in, rows, way.device);
+        const Tensor from = placed(in, way), out = way.room(with_rows(in, rows), in.dtype());
         way.engine->scatter(call, bytes_of(from), bytes_of(out));
-        return out.to(in.device());
+        return way.back(out);
       },
       [=](const Tensor& grad) {
         const Tensor all = gather(grad, root, group);
-        return group.rank() == root ? all : with_rows(grad, rows * group.size(), grad.device()).zero_();
+        return group.rank() == root ? all : zeros(with_rows(grad, rows * group.size()), grad.dtype(), grad.device());
       });
 }
 
@@ -313,7 +348,7 @@ Tensor broadcast(const Tensor& x, int root, const Group& group) {
         const Way way = way_of(in, group);
         const Tensor out = own_copy(in, way);
         if (way.engine) way.engine->broadcast(call, bytes_of(out));
-        return out.to(in.device());
+        return way.back(out);
       },
       [=](const Tensor& grad) {
         const Tensor sum = reduce(grad, root, group);
@@ -329,9 +364,9 @@ Tensor all_to_all(const Tensor& x, const Group& group) {
         const Call call = call_of(Kind::AllToAll, in, in.numel() / group.size());
         const Way way = way_of(in, group);
         if (!way.engine) return in.clone();
-        const Tensor from = placed(in, way), out = empty(in.shape(), in.dtype(), way.device);
+        const Tensor from = placed(in, way), out = way.room(in.shape(), in.dtype());
         way.engine->all_to_all(call, bytes_of(from), bytes_of(out));
-        return out.to(in.device());
+        return way.back(out);
       },
       [=](const Tensor& grad) { return all_to_all(grad, group); });
 }
@@ -351,9 +386,9 @@ Tensor recv(const TensorMeta& meta, int from, const Group& group) {
   if (from == group.rank()) throw Error("recv: a rank does not receive from itself");
   const NamedScope scope("recv");
   const Way way = way_of(meta.device, group, false);
-  const Tensor out = empty(meta.shape, meta.dtype, way.device);
+  const Tensor out = way.room(meta.shape, meta.dtype);
   way.engine->recv(bytes_of(out), out.numel() * static_cast<int64_t>(size_of(out.dtype())), from);
-  return out.to(meta.device);
+  return way.back(out);
 }
 
 void barrier(const Group& group) {

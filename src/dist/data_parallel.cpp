@@ -84,7 +84,7 @@ struct DataParallel::NoSync::State {
   }
 
   void reduce() {
-    if (group.size() == 1 || parameters.empty()) return;
+    if (!group.state().engine || parameters.empty()) return;
     const NoGrad no_grad;
     if (buckets_.empty()) {
       complete();
@@ -224,7 +224,7 @@ DataParallel::DataParallel(const nn::Module& model, const Group& group, const Da
     : state_(std::make_shared<NoSync::State>(group, options)) {
   if (options.op != Mean && options.op != Sum)
     throw Error(fmt::format("DataParallel: gradients are not reduced by {}", name(options.op)));
-  if (group.size() == 1) return;
+  if (!group.state().engine) return;
   check_alike("parameters", model.named_parameters(), group);
   check_alike("buffers", model.named_buffers(), group);
   make_alike(model.named_parameters(), group);

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "dist/gloo.h"
 #include "dist/group.h"
 #include "dist/mpi.h"
 #include "dist/nccl.h"
@@ -43,6 +44,10 @@ constexpr HostEngine kHostEngines[] = {
      [](const State& g, uint64_t place) -> std::unique_ptr<Engine> {
        return std::make_unique<Tcp>(g.control, g.mesh, place, g.members, g.rank);
      }},
+    {"gloo", "pairs of Gloo", [](const State&) { return Gloo::why_not(); },
+     [](const State& g, uint64_t place) -> std::unique_ptr<Engine> {
+       return std::make_unique<Gloo>(g.control, g.mesh, place, g.members, g.rank);
+     }},
 };
 
 std::string why_not(const HostEngine& engine, const State& group) {
@@ -69,7 +74,7 @@ void Group::State::make_engine(uint64_t place) { engine = chosen(*this).make(*th
 
 std::string explain_engines(const Group& group, Device device) {
   const Group::State& state = group.state();
-  if (group.size() == 1) return "   a group of one rank: nothing moves\n";
+  if (!state.engine) return "   a group of one rank: nothing moves\n";
   std::string out;
   const auto line = [&](bool is_taken, std::string_view name, std::string_view text) {
     out += fmt::format("{} {:<16} {}\n", is_taken ? "->" : "  ", name, text);
@@ -101,9 +106,13 @@ Engine* Group::State::engine_on(Device device, bool of_all) {
   if (found != on_devices.end()) return found->engine.get();
   if (!of_all) return nullptr;
   OnDevice made{device, {}, {}};
-  const char* const chosen = std::getenv("TESSERA_GPU_ENGINE");
-  if (chosen && std::string_view(chosen) == "host") made.why_not = "TESSERA_GPU_ENGINE=host";
+  const char* const text = std::getenv("TESSERA_GPU_ENGINE");
+  const std::string_view chosen = text ? text : "";
+  if (chosen == "host") made.why_not = "TESSERA_GPU_ENGINE=host";
   else made.engine = Nccl::create(control, members, rank, *engine, device, made.why_not);
+  const std::string_view library = device.type == DeviceType::HIP ? "rccl" : "nccl";
+  if (!made.engine && chosen == library)
+    throw Error(fmt::format("dist: TESSERA_GPU_ENGINE={}: {}", library, made.why_not));
   return on_devices.emplace_back(std::move(made)).engine.get();
 }
 

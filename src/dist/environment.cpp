@@ -86,6 +86,16 @@ std::string first_of_nodes(const std::string& list) {
          list.substr(close + 1, comma == std::string::npos ? comma : comma - close - 1);
 }
 
+double timeout_of_variable() {
+  constexpr double kTimeout = 1800;
+  const char* const text = std::getenv(kTimeoutVariable);
+  if (!text || !*text) return kTimeout;
+  char* end = nullptr;
+  const double seconds = std::strtod(text, &end);
+  if (*end || !(seconds > 0)) throw Error(fmt::format("dist: {} is no number of seconds: {}", kTimeoutVariable, text));
+  return seconds;
+}
+
 std::optional<Launched> launched_by_others() {
   for (const Names& names : kLaunchers) {
     if (!variable(names.size)) continue;

@@ -11,10 +11,14 @@ constexpr const char* kMemoryVariable = "TESSERA_WORLD_MEMORY";  // a file descr
 constexpr const char* kRankVariable = "RANK";
 constexpr const char* kSizeVariable = "WORLD_SIZE";
 constexpr const char* kSecretVariable = "TESSERA_SECRET";
+constexpr const char* kTimeoutVariable = "TESSERA_TIMEOUT";
 constexpr const char* kRendezvousVariable = "TESSERA_RENDEZVOUS";  // HOST:PORT, before what others say
 
 /// A variable's number. Throws Error if it is not set, or none from `least` to `most`.
 int number_of_variable(const char* variable, int least, int most);
+
+/// TESSERA_TIMEOUT in seconds, or what it is where nothing says so. Throws Error if it is none.
+double timeout_of_variable();
 
 /// A rank that another launcher began.
 struct Launched {

@@ -14,7 +14,6 @@ namespace {
 constexpr int64_t kShare = 512 << 10;       // bytes of a rank's share of a chunk
 constexpr int64_t kEachByItself = 8 << 10;  // up to which each rank combines all by itself: one exchange instead of two
 constexpr int64_t kLine = 64;               // bytes, of which a share is made
-constexpr int kLooks = 100;                 // at all streams before a rank sleeps
 constexpr double kDiffers = 1;              // seconds in which rank 0 says that calls differ
 constexpr int kEverybody = -1;
 
@@ -114,6 +113,18 @@ bool Exchanges::calls_alike(int peer) const {
   return other.call == mine_.call && other.number == mine_.number;
 }
 
+void Exchanges::lost(int peer, const std::string& why) {
+  const int64_t began = now_ns();
+  const int other = rank_of(peer);
+  for (int i = 0; i < 250; ++i) {
+    control_->look(began, self(), other);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  control_->abort(fmt::format("rank {} has lost its connection to rank {}: {}", self(), other, why));
+  control_->check();
+  throw Aborted("the run has ended");
+}
+
 // A rank from which something is to come, or else one that something goes to.
 int Exchanges::waited_for(const Flows& flows) const {
   int out = -1;
@@ -157,7 +168,7 @@ void Exchanges::exchange(Flows& flows) {
     if (is_first_ && unheard_ > 0 && !std::exchange(has_waited, true))
       for (int r = 0; r < size(); ++r)
         phases[r] = control_->place(members_[static_cast<size_t>(r)]).phase.load(std::memory_order_relaxed);
-    if (++looks < kLooks && !control_->is_crowded()) relax();
+    if (++looks < looks_ && !control_->is_crowded()) relax();
     else sleep(flows, waited_for(flows), began);
   }
   for (; differing_ >= 0; std::this_thread::sleep_for(std::chrono::milliseconds(5))) say_difference();

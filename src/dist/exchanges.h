@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "dist/control.h"
@@ -55,6 +56,8 @@ class Exchanges : public Engine {
   /// Until something may move, for a moment at most, in which `other` of the group is waited for.
   virtual void sleep(const Flows& flows, int other, int64_t began) = 0;
   virtual void exchange(Flows& flows);
+  /// The connection to that rank of the group has ended: throws Aborted, once it is known who ended and why.
+  [[noreturn]] void lost(int peer, const std::string& why);
 
   int size() const { return static_cast<int>(members_.size()); }
   int rank_of(int peer) const { return members_[static_cast<size_t>(peer)]; }
@@ -68,6 +71,7 @@ class Exchanges : public Engine {
   std::vector<int> members_;
   int rank_;
   CallLog log_;
+  int looks_ = 100;  // at all ranks before this one sleeps
 
  private:
   /// What a rank says of its call.

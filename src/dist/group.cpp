@@ -21,7 +21,8 @@
 namespace tessera::dist {
 namespace {
 
-std::shared_ptr<Group::State> alone() {
+std::shared_ptr<Group::State> alone(const WorldOptions& options) {
+  if (options.even_alone) return make_world(create_run(1), 0, options);
   auto state = std::make_shared<Group::State>();
   state->members = {0};
   return state;
@@ -57,24 +58,22 @@ std::shared_ptr<Group::State> join_others(const Launched& launched, const WorldO
   const std::optional<Begin> begin = line.uplink->wait_begin(2 * kJoin);
   if (!begin) throw Error("dist: " + line.uplink->end().value_or(End{1, "nothing begins"}).why);
   auto control = create_part(*begin, line.uplink->hub_address(), key);
-  control->timeout = options.timeout;
   line.control = control;
   line.uplink->attach(control, begin->generation);
   show_stack(control->stack(launched.rank));
-  auto state = make_world(std::move(control), launched.rank, options.engine);
+  auto state = make_world(std::move(control), launched.rank, options);
   state->local_rank = launched.local_rank;
   return state;
 }
 
 std::shared_ptr<Group::State> join_launcher(const WorldOptions& options) {
   auto control = Control::join(number_of_variable(kMemoryVariable, 0, 1 << 20));
-  control->timeout = options.timeout;
   const int rank = number_of_variable(kRankVariable, 0, control->ranks() - 1);
   if (number_of_variable(kSizeVariable, 1, kMaxRanks) != control->ranks())
     throw Error(
         fmt::format("dist: the launcher began {} ranks, and {} says otherwise", control->ranks(), kSizeVariable));
   show_stack(control->stack(rank));
-  return make_world(std::move(control), rank, options.engine);
+  return make_world(std::move(control), rank, options);
 }
 
 std::shared_ptr<Group::State> join_world(const WorldOptions& options) {
@@ -84,7 +83,7 @@ std::shared_ptr<Group::State> join_world(const WorldOptions& options) {
   if (joined) return joined;
   if (std::getenv(kMemoryVariable)) return joined = join_launcher(options);
   if (const std::optional<Launched> launched = launched_by_others()) return joined = join_others(*launched, options);
-  return alone();
+  return alone(options);
 }
 
 // Of the first rank of a group: where its ranks meet, which it tells the others.
@@ -99,26 +98,27 @@ std::shared_ptr<Control> create_run(int ranks) {
   hosts.key = key_of(new_secret());
   hosts.hub = kThisHost;
   std::shared_ptr<Control> control = Control::create(ranks, hosts);
-  if (ranks > 1) control->set_world(Neighbours::allocate(*control, ranks));
+  control->set_world(Neighbours::allocate(*control, ranks));
   return control;
 }
 
 std::shared_ptr<Control> create_part(const Begin& begin, const HostAddress& hub, const Key& key) {
   std::shared_ptr<Control> control = Control::create(begin.ranks, {begin.first, begin.procs, hub, key});
-  if (begin.procs == begin.ranks && begin.ranks > 1) control->set_world(Neighbours::allocate(*control, begin.ranks));
+  if (begin.procs == begin.ranks) control->set_world(Neighbours::allocate(*control, begin.ranks));
   return control;
 }
 
-std::shared_ptr<Group::State> make_world(std::shared_ptr<Control> control, int rank, const std::string& engine) {
+std::shared_ptr<Group::State> make_world(std::shared_ptr<Control> control, int rank, const WorldOptions& options) {
   auto state = std::make_shared<Group::State>();
   for (int r = 0; r < control->ranks(); ++r) state->members.push_back(r);
   state->rank = rank;
   state->local_rank = rank - control->hosts().first;
   const char* const asked = std::getenv("TESSERA_ENGINE");
-  state->asked_engine = engine.empty() && asked ? asked : engine;
+  state->asked_engine = options.engine.empty() && asked ? asked : options.engine;
+  control->timeout = options.timeout > 0 ? options.timeout : timeout_of_variable();
   control->place(rank).pid = static_cast<int32_t>(getpid());
   state->control = std::move(control);
-  if (state->size() == 1) return state;
+  if (state->size() == 1 && !options.even_alone) return state;
   const bool shares = state->share_memory();
   if (!shares) state->mesh = std::make_shared<Mesh>(state->control, rank);
   state->make_engine(shares ? state->control->world() : 0);
@@ -224,12 +224,11 @@ void set_step(const Group& group, int64_t step) {
 
 void run_ranks(int size, const std::function<void(const World&)>& body, const WorldOptions& options) {
   const std::shared_ptr<Control> control = create_run(size);
-  control->timeout = options.timeout;
   std::mutex mutex;
   std::exception_ptr failure, aborted;
   const auto rank = [&](int r) {
     try {
-      body(World(make_world(control, r, options.engine)));
+      body(World(make_world(control, r, options)));
     } catch (const Aborted&) {
       const std::lock_guard lock(mutex);
       aborted = std::current_exception();

@@ -8,6 +8,7 @@
 #include "dist/control.h"
 #include "dist/engine.h"
 #include "dist/mesh.h"
+#include "dist/page_locked.h"
 
 namespace tessera::dist {
 
@@ -18,7 +19,7 @@ struct Group::State {
   int local_rank = 0;
   std::string asked_engine;        ///< by its name; empty: the first one that can
   std::shared_ptr<Mesh> mesh;      ///< null where all ranks of the run share memory
-  std::unique_ptr<Engine> engine;  ///< of tensors of the host; null where the group has one rank
+  std::unique_ptr<Engine> engine;  ///< of tensors of the host; null where the group has one rank, but for even_alone
   /// What moves tensors from device to device, or why nothing does and their bytes go through the host.
   struct OnDevice {
     Device device;
@@ -26,6 +27,7 @@ struct Group::State {
     std::string why_not;
   };
   std::vector<OnDevice> on_devices;
+  PageLocked page_locked;  ///< of tensors of GPUs that go through the host
 
   State() = default;
   ~State();
@@ -49,7 +51,7 @@ struct Group::State {
 std::shared_ptr<Control> create_run(int ranks);
 /// A part of a run, whose other ranks are on other hosts.
 std::shared_ptr<Control> create_part(const Begin& begin, const HostAddress& hub, const Key& key);
-/// All ranks of it, as one of them. `engine`: its name; empty: that of TESSERA_ENGINE, or the first one that can.
-std::shared_ptr<Group::State> make_world(std::shared_ptr<Control> control, int rank, const std::string& engine);
+/// All ranks of it, as one of them.
+std::shared_ptr<Group::State> make_world(std::shared_ptr<Control> control, int rank, const WorldOptions& options);
 
 }  // namespace tessera::dist

@@ -207,6 +207,7 @@ class Run {
     all["TESSERA_RESTART"] = std::to_string(restart);
     all["TESSERA_LAUNCHED"] = launched_;  // seconds since 1970: what is older is of another run
     if (options_.ordered) all["TESSERA_REDUCTION"] = "ordered";
+    if (options_.timeout > 0) all[kTimeoutVariable] = fmt::format("{}", options_.timeout);
     if (options_.threads > 0 || !all.contains("TESSERA_THREADS"))
       all["TESSERA_THREADS"] = std::to_string(threads_of_rank(options_));
     std::vector<std::string> out;
@@ -347,6 +348,12 @@ int launch_here(const LaunchOptions& options, const Signals& signals, const std:
   for (int restart = 0;; ++restart) {
     Run run(options, signals, create_run(procs), {procs, 0, procs}, restart, began, nullptr, nullptr);
     const int code = run.wait();
+    // So many may not divide the work, which fewer may.
+    if (code == kBadUsage && procs < options.procs && procs > std::max(options.min_procs, 1)) {
+      options.print(fmt::format("note: {} ranks were refused: all begin anew as {}", procs, procs - 1), true);
+      --procs, --restart;
+      continue;
+    }
     if (code == 0 || code == kBadUsage || run.was_interrupted() || restart >= options.max_restarts) return code;
     if (const int next = survivors.after(run.culprit());
         next >= std::max(options.min_procs, 1) && options.min_procs > 0)

@@ -28,6 +28,7 @@ struct LaunchOptions {
   int max_restarts = 0;               ///< how often all ranks begin anew after one failed
   int min_procs = 0;                  ///< with fewer they do not; 0: with fewer than at first
   double patience = 5;                ///< seconds after which a rank that others wait for is named
+  double timeout = 0;                 ///< seconds after which a rank that waits ends the run; 0: as ranks have it
   double grace = 5;                   ///< seconds that ranks of an ended run have to end themselves
   std::vector<HostSlots> hosts = {};  ///< this one, and others that ssh reaches
   int nodes = 1, node_rank = 0;       ///< of launchers that somebody begins on each host

@@ -71,12 +71,6 @@ MpiLibrary& mpi_library() {
   return *opened;
 }
 
-// A moment of one that has waited since then: messages move while MPI is called.
-void rest(int64_t began) {
-  if (now_ns() - began < kAwake) std::this_thread::yield();
-  else std::this_thread::sleep_for(kNap);
-}
-
 int tag_of(uint64_t group) {
   const uint64_t rank = group >> 32, number = group & 0xffffffff;
   if (number >> kGroupBits) throw Error(fmt::format("mpi: a rank has made more than {} groups", 1 << kGroupBits));
@@ -100,139 +94,32 @@ Mpi::AtExit::~AtExit() {
 }
 
 Mpi::Mpi(std::shared_ptr<Control> control, uint64_t group, std::vector<int> members, int rank)
-    : Exchanges(std::move(control), group, std::move(members), rank), tag_(tag_of(group)) {
-  for (int r = 0; r < size(); ++r) links_.push_back(std::make_unique<Link>());
-}
-Mpi::~Mpi() = default;
+    : Messages(std::move(control), group, std::move(members), rank), tag_(tag_of(group)) {}
 
-// ---- messages ----
-
-void Mpi::Message::begin(bool is_out, const iovec* pieces, size_t count, int other, int tag) {
+void* Mpi::begin_message(bool is_out, const iovec* pieces, size_t count, int peer, Lane lane) {
   MpiLibrary& mpi = mpi_library();
   const std::lock_guard lock(mpi.mutex);
-  request_ = (is_out ? mpi.functions->send : mpi.functions->receive)(pieces, count, other, tag);
+  const auto begin = is_out ? mpi.functions->send : mpi.functions->receive;
+  return begin(pieces, count, rank_of(peer), tag_ + static_cast<int>(lane));
 }
 
-bool Mpi::Message::ends() {
-  if (!request_) return false;
+bool Mpi::is_done(void* message) {
   MpiLibrary& mpi = mpi_library();
   const std::lock_guard lock(mpi.mutex);
-  if (!mpi.functions->is_done(request_)) return false;
-  request_ = nullptr;
-  return true;
+  return mpi.functions->is_done(message);
 }
 
-void Mpi::Message::drop() {
-  if (!request_) return;
+void Mpi::drop(void* message) {
   MpiLibrary& mpi = mpi_library();
   const std::lock_guard lock(mpi.mutex);
-  mpi.functions->drop(std::exchange(request_, nullptr));
+  mpi.functions->drop(message);
 }
 
-// ---- exchanges: what ranks call is a message of its own, so that the rest is received only where they call alike ----
-
-void Mpi::begin(const Flows& flows, int peer) {
-  const Flow &out = flows.out[static_cast<size_t>(peer)], &in = flows.in[static_cast<size_t>(peer)];
-  Link& link = *links_[static_cast<size_t>(peer)];
-  link.has_begun = true;
-  if (is_first()) {
-    link.says.begin(true, out.pieces.data(), 1, rank_of(peer), tag_);
-    link.hears.begin(false, in.pieces.data(), 1, rank_of(peer), tag_);
-  }
-  begin_parts(true, out, peer);
-  if (!is_first()) begin_parts(false, in, peer);
-}
-
-// A part is a message: where it lies in one piece, MPI need not pack it.
-void Mpi::begin_parts(bool is_out, const Flow& flow, int peer) {
-  Link& link = *links_[static_cast<size_t>(peer)];
-  const size_t begins[] = {is_first(), flow.second, flow.pieces.size()};
-  for (size_t part = 0; part < 2; ++part)
-    if (const size_t at = begins[part], n = begins[part + 1] - at; n > 0)
-      (is_out ? link.out : link.in)[part].begin(is_out, flow.pieces.data() + at, n, rank_of(peer), tag_);
-}
-
-bool Mpi::advance(Flows& flows, int peer) {
-  Flow &out = flows.out[static_cast<size_t>(peer)], &in = flows.in[static_cast<size_t>(peer)];
-  Link& link = *links_[static_cast<size_t>(peer)];
-  if (!link.has_begun) {
-    begin(flows, peer);
-    return true;
-  }
-  bool goes_on = false;
-  const auto ended = [&](Message& message, Flow& flow, size_t pieces) {
-    if (!message.ends()) return false;
-    flow.at += pieces;
-    return goes_on = true;
-  };
-  ended(link.says, out, 1);
-  if (ended(link.hears, in, 1) && calls_alike(peer)) begin_parts(false, in, peer);
-  for (const size_t part : {0, 1}) {
-    const auto pieces = [&](const Flow& f) { return part ? f.pieces.size() - f.second : f.second - is_first(); };
-    ended(link.out[part], out, pieces(out));
-    ended(link.in[part], in, pieces(in));
-  }
-  return goes_on;
-}
-
-void Mpi::exchange(Flows& flows) {
-  const auto end = [&] {
-    for (const auto& link : links_) {
-      for (Message* m : {&link->says, &link->hears, link->out, link->out + 1, link->in, link->in + 1}) m->drop();
-      link->has_begun = false;
-    }
-  };
-  try {
-    Exchanges::exchange(flows);
-  } catch (...) {
-    end();
-    throw;
-  }
-  end();
-}
-
-void Mpi::sleep(const Flows&, int other, int64_t began) {
-  const Control::Waiting waiting(*control_, self(), rank_of(other), began);
-  rest(began);
-  control_->look(began, self(), rank_of(other));
-}
-
-// ---- messages between two ranks: how many bytes, and they ----
-
-void Mpi::wait(Message& message, int peer) {
-  const int64_t began = now_ns();
-  std::optional<Control::Waiting> waiting;
-  while (!message.ends()) {
-    if (!waiting) waiting.emplace(*control_, self(), rank_of(peer), began);
-    rest(began);
-    control_->look(began, self(), rank_of(peer));
-  }
-}
-
-void Mpi::send(const char* data, int64_t bytes, int to) {
-  control_->check();
-  const CallLog::Scope logged(log_, message(Call::Kind::Send, bytes, to));
-  const iovec head{&bytes, sizeof bytes}, tail{const_cast<char*>(data), static_cast<size_t>(bytes)};
-  Message says, out;
-  says.begin(true, &head, 1, rank_of(to), tag_ + 1);
-  if (bytes > 0) out.begin(true, &tail, 1, rank_of(to), tag_ + 1);
-  wait(says, to);
-  if (bytes > 0) wait(out, to);
-}
-
-void Mpi::recv(char* data, int64_t bytes, int from) {
-  control_->check();
-  const CallLog::Scope logged(log_, message(Call::Kind::Recv, bytes, from));
-  int64_t sent = 0;
-  const iovec head{&sent, sizeof sent}, tail{data, static_cast<size_t>(bytes)};
-  Message hears, in;
-  hears.begin(false, &head, 1, rank_of(from), tag_ + 1);
-  wait(hears, from);
-  if (sent != bytes)
-    throw Error(fmt::format("recv: {} bytes were expected of rank {}, which sent {}", bytes, from, sent));
-  if (bytes == 0) return;
-  in.begin(false, &tail, 1, rank_of(from), tag_ + 1);
-  wait(in, from);
+// Messages move while MPI is called.
+int Mpi::rest(std::span<void* const>, int other, int64_t began) {
+  if (now_ns() - began < kAwake) std::this_thread::yield();
+  else std::this_thread::sleep_for(kNap);
+  return other;
 }
 
 }  // namespace tessera::dist

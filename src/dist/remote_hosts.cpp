@@ -39,6 +39,8 @@ std::string remote_command(const LaunchOptions& options, size_t host, const std:
                                  "--join-timeout",
                                  fmt::format("{}", options.join_timeout)};
   if (options.pins) words.push_back("--pin");
+  if (options.ordered) words.insert(words.end(), {"--reduction", "ordered"});
+  if (options.timeout > 0) words.insert(words.end(), {"--timeout", fmt::format("{}", options.timeout)});
   words.push_back("--");
   words.insert(words.end(), options.command.begin(), options.command.end());
   for (const std::string& word : words) out += " " + quoted(word);

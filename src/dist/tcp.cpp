@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <thread>
 
 namespace tessera::dist {
 namespace {
@@ -45,18 +44,13 @@ void Tcp::connect() {
     streams_[static_cast<size_t>(r)] = mesh_->take(rank_of(r), group_, Purpose::Collectives);
 }
 
-// The other has closed: who ended and why is known soon.
-void Tcp::lost(int peer, int code) {
-  const int64_t began = now_ns();
-  const int other = rank_of(peer);
-  for (int i = 0; i < 250; ++i) {
-    control_->look(began, self(), other);
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  control_->abort(fmt::format("rank {} has lost its connection to rank {}: {}", self(), other,
-                              code ? std::strerror(code) : "it was closed"));
-  control_->check();
-  throw Aborted("the run has ended");
+// The same for all on other hosts.
+HostAddress Tcp::address() const {
+  HostAddress out = kThisHost;
+  for (int r = 0; r < size(); ++r)
+    if (const Socket& stream = streams_[static_cast<size_t>(r)]; stream && !control_->is_local(rank_of(r)))
+      out = stream.local();
+  return out;
 }
 
 bool Tcp::write_some(const Socket& to, Flow& flow, int peer) {
@@ -65,7 +59,7 @@ bool Tcp::write_some(const Socket& to, Flow& flow, int peer) {
   message.msg_iov = flow.pieces.data() + flow.at;
   message.msg_iovlen = std::min(kPieces, flow.pieces.size() - flow.at);
   const ssize_t n = sendmsg(to.fd(), &message, MSG_NOSIGNAL);
-  if (n < 0 && errno != EAGAIN && errno != EINTR) lost(peer, errno);
+  if (n < 0 && errno != EAGAIN && errno != EINTR) lost(peer, std::strerror(errno));
   if (n <= 0) return false;
   move_on(flow, static_cast<size_t>(n));
   return true;
@@ -75,8 +69,8 @@ bool Tcp::read_some(const Socket& from, Flow& flow, int peer) {
   if (flow.ended()) return false;
   const ssize_t n =
       readv(from.fd(), flow.pieces.data() + flow.at, static_cast<int>(std::min(kPieces, flow.pieces.size() - flow.at)));
-  if (n == 0) lost(peer, 0);
-  if (n < 0 && errno != EAGAIN && errno != EINTR) lost(peer, errno);
+  if (n == 0) lost(peer, "it was closed");
+  if (n < 0 && errno != EAGAIN && errno != EINTR) lost(peer, std::strerror(errno));
   if (n <= 0) return false;
   move_on(flow, static_cast<size_t>(n));
   return true;

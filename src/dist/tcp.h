@@ -15,6 +15,8 @@ class Tcp final : public Exchanges {
   std::string_view name() const override { return "tcp"; }
   void send(const char* data, int64_t bytes, int to) override;
   void recv(char* data, int64_t bytes, int from) override;
+  /// That of this host, as ranks on others see it. Known after the first collective.
+  HostAddress address() const;
 
  private:
   void connect() override;
@@ -23,7 +25,6 @@ class Tcp final : public Exchanges {
   bool write_some(const Socket& to, Flow& flow, int peer);
   bool read_some(const Socket& from, Flow& flow, int peer);
   void transfer(const Socket& socket, Flow& flow, int peer, bool is_out);
-  [[noreturn]] void lost(int peer, int code);
 
   std::shared_ptr<Mesh> mesh_;
   uint64_t group_;

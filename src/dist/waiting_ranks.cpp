@@ -17,11 +17,16 @@ char letter_of_process(int pid) {
   return end == std::string::npos || end + 2 >= text.size() ? 'X' : text[end + 2];
 }
 
+// As its launcher sees it.
+char letter_of(const Place& place) {
+  return place.pid > 0 ? letter_of_process(place.pid) : static_cast<char>(place.process.load());
+}
+
+bool is_stopped(char letter) { return letter == 'T' || letter == 't'; }
+
 std::string_view state_of_process(char letter) {
+  if (is_stopped(letter)) return "is stopped";
   switch (letter) {
-    case 'T':
-    case 't':
-      return "is stopped";
     case 'R':
       return "computes";
     case 'D':
@@ -76,7 +81,9 @@ std::vector<Waited> WaitingRanks::look() {
     const Place& place = control_.place(r);
     const int other = place.waits_for.load(std::memory_order_relaxed) - 1;
     const double waited = static_cast<double>(now - place.since.load(std::memory_order_relaxed)) * 1e-9;
-    if (other >= 0 && other < control_.ranks() && waited >= patience_) waits_for[static_cast<size_t>(r)] = other;
+    // One that was stopped while it waited may have nothing to wait for any more.
+    if (other >= 0 && other < control_.ranks() && waited >= patience_ && !is_stopped(letter_of(place)))
+      waits_for[static_cast<size_t>(r)] = other;
   }
   for (int r = 0; r < control_.ranks(); ++r) {
     if (waits_for[static_cast<size_t>(r)] < 0) continue;
@@ -115,11 +122,10 @@ Waited WaitingRanks::describe(const std::vector<int>& waiting, int cause) const 
     return {fmt::format("ranks wait for each other, and none will come: {}", fmt::join(circle, "; ")), ranks};
   }
   const int64_t step = late.step.load();
-  const std::string line =
-      fmt::format("rank{} {} wait{} for rank {} in {}: it {}, after {} calls{}", waiting.size() > 1 ? "s" : "",
-                  fmt::join(waiting, ", "), waiting.size() > 1 ? "" : "s", cause, call_of(waiting[0]),
-                  state_of_process(late.pid > 0 ? letter_of_process(late.pid) : static_cast<char>(late.process.load())),
-                  late.calls.load(), step > 0 ? fmt::format(", in step {}", step) : "");
+  const std::string line = fmt::format(
+      "rank{} {} wait{} for rank {} in {}: it {}, after {} calls{}", waiting.size() > 1 ? "s" : "",
+      fmt::join(waiting, ", "), waiting.size() > 1 ? "" : "s", cause, call_of(waiting[0]),
+      state_of_process(letter_of(late)), late.calls.load(), step > 0 ? fmt::format(", in step {}", step) : "");
   return {line, {cause}};
 }
 

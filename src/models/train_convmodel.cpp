@@ -101,6 +101,7 @@ train::Options make_options(const ConvModelOptions& o) {
           .device = o.device,
           .report_interval = o.report_interval,
           .local_sgd = o.local_sgd,
+          .gradient_dtype = o.gradient_dtype,
           .save = train::steps(o.checkpoint_interval),
           .checkpoint = o.checkpoint,
           .keep = o.keep,

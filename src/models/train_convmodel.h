@@ -22,6 +22,7 @@ struct ConvModelOptions {
   uint64_t seed = 1337;
   Amp amp = Amp::Off;                                   ///< with Float16, losses are scaled
   std::optional<dist::LocalSGDOptions> local_sgd = {};  ///< as train::Options has it; a resumed run may have another
+  std::optional<DType> gradient_dtype = {};             ///< see train::Options
   Device device;
   int64_t report_interval = 1;      ///< steps after which losses are read: until then nothing waits for a GPU
   std::string checkpoint;           ///< file to write, or empty: none

@@ -154,6 +154,7 @@ train::Options make_options(const TrainOptions& o, const TextData& data) {
       .device = o.device,
       .report_interval = o.report_interval,
       .local_sgd = o.local_sgd,
+      .gradient_dtype = o.gradient_dtype,
       .evaluate = train::steps(o.eval_interval),
       .save = train::steps(o.checkpoint_interval),
       .checkpoint = o.checkpoint,

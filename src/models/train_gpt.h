@@ -46,6 +46,7 @@ struct TrainOptions {
   int64_t eval_interval = 250;                          ///< steps between evaluations; 0: only at the end
   int64_t checkpoint_interval = 250;                    ///< steps between checkpoints; 0: only at the end
   std::optional<dist::LocalSGDOptions> local_sgd = {};  ///< as train::Options has it; a resumed run may have another
+  std::optional<DType> gradient_dtype = {};             ///< see train::Options
   Device device;
   int64_t report_interval = 1;  ///< steps after which losses are read: until then nothing waits for a GPU
 

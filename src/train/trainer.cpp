@@ -63,8 +63,9 @@ class Trainer::Run {
         file_(options_.checkpoint, resumed_, static_cast<int>(options_.keep)),
         reader_(options_.device, [this](std::vector<StepInfo> steps) { read(std::move(steps)); }) {
     check_modules();
-    if (ranks_.size() > 1 && !averaging_.is_on())
-      parallel_.emplace(model, *group, dist::DataParallelOptions{.op = dist::Sum});
+    if (group && group->engine() != "none" && !averaging_.is_on())
+      parallel_.emplace(model, *group,
+                        dist::DataParallelOptions{.op = dist::Sum, .gradient_dtype = options_.gradient_dtype});
     const StateDict averages = resumed_ ? restore() : StateDict();
     if (resumed_) blame(options_.checkpoint, [&] { averaging_.begin(model, step_, averages); });
     else averaging_.begin(model, step_, averages);
@@ -129,6 +130,8 @@ class Trainer::Run {
     }
     if (options_.microbatch == kAutoMicrobatch && options_.local_sgd)
       throw Error("train: no microbatch can be found by ranks that step by themselves: give its size");
+    if (options_.gradient_dtype && (options_.local_sgd || !is_floating(*options_.gradient_dtype)))
+      throw Error("train: gradients travel in a dtype of floating point, and not with local SGD");
     if (!work_.batches || !(work_.loss || work_.loss_and_backward)) throw Error("train: needs batches and a loss");
     if (options_.local_sgd && work_.count && work_.items == 0)
       for (const Every& every : {options_.until, options_.evaluate, options_.save})

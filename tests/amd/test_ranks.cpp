@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "core/gpu/backend.h"
 #include "dist/group.h"
 #include "tessera/autograd.h"
 #include "tessera/dist.h"
@@ -169,7 +170,44 @@ TEST(HipRanks, OfOneCardGoThroughTheHost) {
     const Device shared{DeviceType::HIP, 0};
     expect_near(all_gather(here.to(shared), world), all_gather(here, world), 0);
     EXPECT_EQ(world.engine(shared), "neighbours through the host: ranks 0 and 1 share a card");
+    // Page-locked memory is taken anew by call after call, of other sizes and dtypes.
+    for (const int64_t rows : {2, 6000, 4, 0})
+      for (const DType dtype : {Float32, BFloat16, Int64}) {
+        const Tensor x = elements_of_rank(world.rank(), {rows, 7}, dtype), there = x.to(shared);
+        expect_near(all_gather(there, world), all_gather(x, world), 0);
+        expect_near(all_reduce(there, world), all_reduce(x, world), 0);
+        expect_near(reduce(there, 1, world), reduce(x, 1, world), 0);
+        expect_near(reduce_scatter(there, world), reduce_scatter(x, world), 0);
+        expect_near(gather(there, 1, world), gather(x, 1, world), 0);
+        expect_near(scatter(there, 0, world), scatter(x, 0, world), 0);
+        expect_near(broadcast(there, 1, world), broadcast(x, 1, world), 0);
+        expect_near(all_to_all(there, world), all_to_all(x, world), 0);
+        const int other = 1 - world.rank();
+        if (world.rank() == 0) send(there, other, world);
+        const Tensor got = recv({x.shape(), dtype, shared}, other, world);
+        if (world.rank() == 1) send(there, other, world);
+        expect_near(got, elements_of_rank(other, {rows, 7}, dtype), 0);
+      }
+    const Tensor held = world.state().page_locked.empty({4, 7}, Float32, shared);
+    EXPECT_TRUE(gpu::is_page_locked(held, shared));
   });
+}
+
+// A rank that is alone: its gradients go through the library where it was asked for.
+TEST(HipRanks, OneRankAloneGoesThroughTheLibrary) {
+  setenv("TESSERA_GPU_ENGINE", "rccl", 1);
+  for (const bool even_alone : {false, true})
+    run_ranks(1,
+              [&](const World& world) {
+                const Tensor here = elements_of_rank(0, {4, 3}, Float32);
+                Tensors list{here.to(device(world))};
+                all_reduce_(list, world);
+                expect_near(list[0], here, 0);
+                if (even_alone) expect_near(all_gather(list[0], world), here, 0);  // otherwise a copy by a kernel
+                EXPECT_EQ(world.engine(device(world)), even_alone ? "rccl" : "none");
+              },
+              {.even_alone = even_alone});
+  unsetenv("TESSERA_GPU_ENGINE");
 }
 
 // In a process of its own, since libraries are opened once.
@@ -181,6 +219,12 @@ TEST(HipRanks, WithoutTheLibraryGoThroughTheHost) {
     EXPECT_EQ(world.engine(device(world)),
               "neighbours through the host: rank 0: /nowhere/librccl.so was not found (TESSERA_RCCL may name it)");
   });
+  setenv("TESSERA_GPU_ENGINE", "rccl", 1);
+  const auto [text, seconds] =
+      failure_of([](const World& world) { all_reduce(full({4}, 1.0).to(device(world)), world); });
+  EXPECT_EQ(text,
+            "dist: TESSERA_GPU_ENGINE=rccl: rank 0: /nowhere/librccl.so was not found (TESSERA_RCCL may name it)");
+  unsetenv("TESSERA_GPU_ENGINE");
 }
 
 }  // namespace

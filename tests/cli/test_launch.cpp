@@ -4,58 +4,13 @@
 #include <random>
 #include <set>
 
-#include "command_line.h"
 #include "data/http_server.h"
+#include "launched_training.h"
 
 namespace tessera::cli {
 namespace {
 
-struct LaunchTrain : testing::Test {
-  Folder folder;
-  std::string text = folder / "text.txt", shards = folder / "shards", out = folder / "out";
-  Words source{"--text", text};
-  void SetUp() override {
-    std::string many;
-    for (int i = 0; i < 60; ++i)
-      many += "Shall I compare thee to a summer's day? Thou art more lovely and more temperate.\n";
-    write_file(text, many);
-  }
-  Words train(int steps, const std::string& name, int accumulation = 4, int checkpoint_interval = 7) const {
-    return Words{"train", "gpt"} + source +
-           Words{"--out",
-                 out,
-                 "--layers",
-                 "1",
-                 "--heads",
-                 "2",
-                 "--width",
-                 "16",
-                 "--block",
-                 "8",
-                 "--batch",
-                 "2",
-                 "--dropout",
-                 "0.1",
-                 "--accumulation",
-                 std::to_string(accumulation),
-                 "--steps",
-                 std::to_string(steps),
-                 "--threads",
-                 "1",
-                 "--json",
-                 folder / name,
-                 "--eval-interval",
-                 "0",
-                 "--checkpoint-interval",
-                 std::to_string(checkpoint_interval)};
-  }
-  static Words launched(int procs, const Words& command, const Words& options = {}) {
-    Words all{"launch", "--procs", std::to_string(procs), "--grace", "2"};
-    all.insert(all.end(), options.begin(), options.end());
-    all.insert(all.end(), {"--", TESSERA_COMMAND});
-    all.insert(all.end(), command.begin(), command.end());
-    return all;
-  }
+struct LaunchTrain : LaunchedTraining {
   void go_on_through_kills(int accumulation, const std::vector<int>& procs);
   // Unlike `text`, which compression leaves little of.
   void pack(const std::string& to, unsigned seed = 7) const {
@@ -70,7 +25,7 @@ struct LaunchTrain : testing::Test {
   }
   std::vector<double> losses(const std::string& name) const {
     std::vector<double> all;
-    const auto result = nlohmann::json::parse(read_file(folder / name));
+    const nlohmann::json result = json(name);
     for (const auto& s : result["steps"]) all.push_back(s["loss"]);
     return all;
   }
@@ -351,6 +306,49 @@ TEST_F(LaunchTrain, EnginesAreExplained) {
   EXPECT_NE(f.out.find("tcp "), std::string::npos) << f.out;
   EXPECT_EQ(f.out.find("[1]"), std::string::npos) << f.out;
   EXPECT_NE(run({"explain", "all_reduce"}).out.find("one rank: nothing moves"), std::string::npos);
+}
+
+// A single rank, whose gradients go through the engine of collectives all the same.
+TEST_F(LaunchTrain, OfOneRankGoesThroughTheEngine) {
+  ASSERT_EQ(run(launched(1, train(20, "one"))).code, 0);
+  fs::remove_all(out);
+  const Finished f = run(launched(1, train(20, "through") + Words{"--data-parallel"}));
+  ASSERT_EQ(f.code, 0) << f.err;
+  EXPECT_EQ(losses("through"), losses("one"));
+  fs::remove_all(out);
+  const Finished unknown =
+      run(launched(1, {"-c", "TESSERA_ENGINE=none exec \"$@\"", "sh", TESSERA_COMMAND}, {}, "/bin/sh") +
+          train(20, "none") + Words{"--data-parallel"});
+  expect_error(unknown, 1, "dist: there is no engine none");
+}
+
+TEST_F(LaunchTrain, GradientsTravelInHalves) {
+  ASSERT_EQ(run(train(20, "one")).code, 0);
+  fs::remove_all(out);
+  ASSERT_EQ(run(launched(2, train(20, "halves") + Words{"--gradient-dtype", "bf16"})).code, 0);
+  EXPECT_NE(losses("halves"), losses("one"));
+  for (size_t i = 0; i < 20; ++i) EXPECT_NEAR(losses("halves")[i], losses("one")[i], 0.01);
+  expect_error(run(train(2, "x") + Words{"--gradient-dtype", "i32"}), 2, "--gradient-dtype");
+  expect_error(run(train(2, "x") + Words{"--gradient-dtype", "bf16", "--local-sgd", "2"}), 2, "does not go with");
+}
+
+TEST_F(LaunchTrain, ARankThatWaitsTooLongEndsTheRun) {
+  const char* const script = "[ $RANK = 0 ] || exec sleep 60; exec \"$0\" \"$@\"";
+  const Finished f = run(Words{"launch", "--procs", "2", "--timeout", "1.5", "--grace", "0.5", "--", "/bin/sh", "-c",
+                               script, TESSERA_COMMAND} +
+                         train(20, "x"));
+  EXPECT_EQ(f.code, 1);
+  EXPECT_NE(f.err.find("error: rank 0 has waited 1.5 s for rank 1"), std::string::npos) << f.err;
+  const Finished none = run({"launch", "--procs", "2", "--", "/bin/sh", "-c", "TESSERA_TIMEOUT=x exec \"$0\" \"$@\"",
+                             TESSERA_COMMAND, "bench", "comm"});
+  EXPECT_NE(none.err.find("error: dist: TESSERA_TIMEOUT is no number of seconds: x"), std::string::npos) << none.err;
+}
+
+TEST_F(LaunchTrain, WordsBehindDashesStayAsTheyAre) {
+  const Finished f = run(launched(1, {"%s|", "[2, 0]", "", "--", "[a,b]", "--procs=3", "-h"}, {}, "printf"));
+  EXPECT_EQ(f.code, 0) << f.err;
+  EXPECT_EQ(f.out, "[2, 0]||--|[a,b]|--procs=3|-h|\n");
+  expect_error(run({"launch", "--procs", "1", "--"}), 2, "give a command behind --");
 }
 
 TEST_F(LaunchTrain, AFailedRunLeavesItsLastCollectives) {

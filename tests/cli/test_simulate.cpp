@@ -1,7 +1,7 @@
 // Stragglers as a user simulates them, and runs that average now and then.
 #include <cmath>
 
-#include "command_line.h"
+#include "launched_training.h"
 
 namespace tessera::cli {
 namespace {
@@ -97,63 +97,23 @@ TEST_F(Stragglers, SaysWhatCannotBe) {
   }
 }
 
-struct TrainApart : Stragglers {
-  std::string text = folder / "text.txt", out = folder / "out";
-  void SetUp() override {
-    std::string many;
-    for (int i = 0; i < 60; ++i)
-      many += "Shall I compare thee to a summer's day? Thou art more lovely and more temperate.\n";
-    write_file(text, many);
-  }
-  Words words(int procs, const Words& options) const {
-    return Words{"launch",
-                 "--procs",
-                 std::to_string(procs),
-                 "--grace",
-                 "2",
-                 "--",
-                 TESSERA_COMMAND,
-                 "train",
-                 "gpt",
-                 "--text",
-                 text,
-                 "--out",
-                 out,
-                 "--layers",
-                 "1",
-                 "--heads",
-                 "2",
-                 "--width",
-                 "16",
-                 "--block",
-                 "8",
-                 "--batch",
-                 "2",
-                 "--accumulation",
-                 "4",
-                 "--threads",
-                 "1",
-                 "--eval-interval",
-                 "0",
-                 "--checkpoint-interval",
-                 "6"} +
-           options;
-  }
-  Finished train(int procs, const Words& options) const { return run(words(procs, options)); }
+struct TrainApart : LaunchedTraining {
+  Words words(int procs, const Words& options) const { return launched(procs, train(0, "run.json", 4, 6) + options); }
+  Finished train_apart(int procs, const Words& options) const { return run(words(procs, options)); }
 };
 
 TEST_F(TrainApart, GoesOnAsIfItHadNotStopped) {
   const Words local{"--hierarchy",      "2:2,4:4", "--averaging-warmup", "2",
                     "--outer-momentum", "0.5",     "--gradients-within", "2"};
-  Finished f = train(4, local + Words{"--steps", "12", "--json", folder / "whole.json"});
+  Finished f = train_apart(4, local + Words{"--steps", "12", "--json", folder / "whole.json"});
   ASSERT_EQ(f.code, 0) << f.err;
   const nlohmann::json whole = json("whole.json");
   ASSERT_EQ(whole["own_ms"].size(), 4u);
   EXPECT_EQ(whole["own_ms"][3].size(), 12u);
   EXPECT_EQ(run({"simulate", "stragglers", "--from", folder / "whole.json"}).code, 0);
   fs::remove_all(out);
-  ASSERT_EQ(train(4, local + Words{"--steps", "6"}).code, 0);
-  f = train(4, local + Words{"--steps", "12", "--resume", "--json", folder / "parts.json"});
+  ASSERT_EQ(train_apart(4, local + Words{"--steps", "6"}).code, 0);
+  f = train_apart(4, local + Words{"--steps", "12", "--resume", "--json", folder / "parts.json"});
   ASSERT_EQ(f.code, 0) << f.err;
   EXPECT_EQ(json("parts.json")["own_ms"][0].size(), 6u);
   // The rate of learning depends on the length of a run; what happened before the stop does not.
@@ -173,16 +133,15 @@ TEST_F(TrainApart, AnInterruptSavesOnAllRanks) {
 
 // Its loss and the smoothed one differ by rounding alone.
 TEST_F(TrainApart, OneStepIsDrawn) {
-  const Finished f = train(2, {"--steps", "1000000", "--local-sgd", "8", "--stop-after", "1"});
+  const Finished f = train_apart(2, {"--steps", "1000000", "--local-sgd", "8", "--stop-after", "1"});
   ASSERT_EQ(f.code, 0) << f.err;
   EXPECT_NE(f.out.find("stopped at step"), std::string::npos) << f.out;
   EXPECT_NE(read_file(out + "/loss.svg").find("<polyline"), std::string::npos);
 }
 
 TEST_F(TrainApart, StripsOfAPicture) {
-  const Words command{"launch", "--procs",   "2",     "--",     TESSERA_COMMAND,  "train", "convmodel",
-                      "--size", "16",        "--out", out,      "--accumulation", "2",     "--steps",
-                      "40",     "--threads", "1",     "--json", folder / "a.json"};
+  const Words command = launched(2, {"train", "convmodel", "--size", "16", "--out", out, "--accumulation", "2",
+                                     "--steps", "40", "--threads", "1", "--json", folder / "a.json"});
   const Finished f = run(command + Words{"--local-sgd", "4", "--averaging-warmup", "10"});
   ASSERT_EQ(f.code, 0) << f.err;
   const nlohmann::json all = json("a.json");
@@ -193,7 +152,7 @@ TEST_F(TrainApart, StripsOfAPicture) {
 
 TEST_F(TrainApart, SaysWhatCannotBe) {
   const auto refused = [&](const Words& options, const std::string& what) {
-    const Finished f = train(4, options + Words{"--steps", "2"});
+    const Finished f = train_apart(4, options + Words{"--steps", "2"});
     EXPECT_EQ(f.code, 2) << f.out;
     EXPECT_NE(f.err.find("error: " + what), std::string::npos) << f.err;
   };

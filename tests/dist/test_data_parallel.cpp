@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "dist/group.h"
 #include "tessera/autograd.h"
 #include "tessera/dist.h"
 #include "tessera/nn.h"
@@ -35,6 +36,44 @@ const DataParallelOptions kWays[] = {
     {},
     {.bucket_bytes = 100, .first_bucket_bytes = 10, .overlap = DataParallelOptions::Overlap::Always},
     {.overlap = DataParallelOptions::Overlap::Always, .gradient_dtype = BFloat16}};
+
+// Nothing moves where a rank is alone, unless it was asked for: then all goes through the engine.
+TEST(DataParallel, OfOneRankIsNothingOrGoesThroughTheEngine) {
+  const Tensor x = batch(6, 5, 1), y = batch(6, 3, 2);
+  Model alone(3);
+  mse_loss(alone(x), y).backward();
+  for (const bool even_alone : {false, true})
+    for (const DataParallelOptions& way : kWays) {
+      if (way.gradient_dtype) continue;
+      run_ranks(1,
+                [&](const World& world) {
+                  EXPECT_EQ(world.engine(), even_alone ? "neighbours" : "none");
+                  EXPECT_EQ(explain_engines(world, cpu()).find("-> neighbours") != std::string::npos, even_alone);
+                  EXPECT_EQ(all_gather(x, world).shape(), x.shape());
+                  EXPECT_EQ(distance(all_reduce(x, world, Mean), x), 0);
+                  barrier(world);
+                  Model model(3);
+                  DataParallel parallel(model, world, way);
+                  for (int i = 0; i < 2; ++i) {  // the second one in buckets
+                    for (const Tensor& p : model.parameters()) Tensor(p).set_grad({});
+                    const uint32_t before = world.state().control->place(0).calls;
+                    mse_loss(model(x), y).backward();
+                    EXPECT_EQ(world.state().control->place(0).calls > before, even_alone);
+                    for (size_t j = 0; j < model.parameters().size(); ++j) {
+                      const Tensor got = model.parameters()[j].grad(), want = alone.parameters()[j].grad();
+                      ASSERT_EQ(got.defined(), want.defined());
+                      if (got.defined()) {
+                        EXPECT_EQ(distance(got, want), 0);
+                      }
+                    }
+                  }
+                  const Group part = world.split(7);
+                  EXPECT_EQ(part.size(), 1);
+                  EXPECT_EQ(distance(all_reduce(x, part), x), 0);
+                },
+                {.even_alone = even_alone});
+    }
+}
 
 TEST(DataParallel, TrainsAsOneRankDoes) {
   const Tensor x = batch(12, 5, 1), y = batch(12, 3, 2);

@@ -1,6 +1,7 @@
 // The launcher, and ranks that are processes: this program, told by TESSERA_TEST_RANK what to do.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -16,6 +17,7 @@
 #include "dist/group.h"
 #include "dist/launcher.h"
 #include "dist/socket.h"
+#include "dist/waiting_ranks.h"
 #include "io/temporary_folder.h"
 #include "tessera/dist.h"
 #include "tessera/io.h"
@@ -70,6 +72,15 @@ Ended run_ranks_as(const std::string& what, int procs, double patience = 5) {
   return ended;
 }
 
+// Seconds in which others waited for a rank; negative: for any.
+double kept_waiting(const World& world, int rank) {
+  int64_t out = 0;
+  for (int r = 0; r < world.size(); ++r)
+    for (const std::atomic<int64_t>& ns : world.state().control->place(r).kept_waiting)
+      if (rank < 0 || r == rank) out += ns.load();
+  return static_cast<double>(out) * 1e-9;
+}
+
 void rank_does(const std::string& what, const World& world) {
   const double sum = world.size() * (world.size() - 1) / 2.0;
   const auto add = [&](int64_t n) {
@@ -104,10 +115,12 @@ void rank_does(const std::string& what, const World& world) {
     train::Trainer(model, optimizer, work, options, &world).run();
   }
   if (what == "slow") {
-    for (int i = 0; i < 20; ++i) {
-      const InPhase data(world, Phase::Data);
+    const InPhase data(world, Phase::Data);
+    // On a busy machine others may have come late at first: until most of the waiting was for rank 1.
+    for (Tensor goes_on = ones({1}); goes_on.item() > 0;) {
       if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      add(1);
+      const bool is_enough = kept_waiting(world, 1) > 3 && kept_waiting(world, 1) > 0.9 * kept_waiting(world, -1);
+      goes_on = all_reduce(full({1}, world.rank() == 1 && !is_enough, Float32), world);
     }
   }
   if (what == "twice") {
@@ -182,6 +195,25 @@ TEST(Launch, GoesOnWithFewer) {
   const Ended ended = run(options);
   EXPECT_EQ(ended.code, 0);
   EXPECT_TRUE(ended.says("note: all ranks begin anew as 1, 2 of 3 times"));
+}
+
+// Of four ranks the last one is lost for good, and three do not divide the work.
+TEST(Launch, GoesOnWithFewerThatDivideTheWork) {
+  LaunchOptions options{
+      .command = {"/bin/sh", "-c",
+                  "[ $WORLD_SIZE = 4 ] && [ $RANK = 3 ] && exit 5; [ $WORLD_SIZE != 4 ] || exec sleep 30; "
+                  "[ $WORLD_SIZE != 3 ] || exit 2; echo $WORLD_SIZE after $TESSERA_RESTART"},
+      .procs = 4,
+      .max_restarts = 5,
+      .min_procs = 1,
+      .grace = 0.3};
+  Ended ended = run(options);
+  std::sort(ended.out.begin(), ended.out.end());
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_TRUE(ended.says("note: 3 ranks were refused: all begin anew as 2"));
+  EXPECT_EQ(ended.out, (std::vector<std::string>{"[0] 2 after 2", "[1] 2 after 2"}));
+  options.min_procs = 3;
+  EXPECT_EQ(run(options).code, 2);
 }
 
 TEST(Launch, ProcessesAddUp) {
@@ -288,6 +320,33 @@ TEST(Launch, NamesWhoIsWaitedFor) {
     EXPECT_NE(notes[2].find("(test_dist)"), std::string::npos) << notes[2];
   }
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+// Rank 0 waits for rank 1, which waited for rank 0 when it was stopped.
+TEST(Launch, AStoppedRankDoesNotWait) {
+  const std::shared_ptr<Control> control = create_run(2);
+  const pid_t child = fork();
+  if (child == 0)
+    for (;;) pause();
+  const auto lines = [&] {
+    std::vector<std::string> out;
+    for (const Waited& waited : WaitingRanks(*control, 1).look()) out.push_back(waited.line);
+    return out;
+  };
+  for (const int r : {0, 1}) {
+    control->place(r).pid = r == 0 ? getpid() : child;
+    control->place(r).since = now_ns() - 5'000'000'000;
+    control->place(r).waits_for = 2 - r;
+  }
+  ASSERT_EQ(lines().size(), 1);
+  EXPECT_NE(lines()[0].find("ranks wait for each other, and none will come: rank 0 for rank 1"), std::string::npos);
+  kill(child, SIGSTOP);
+  waitpid(child, nullptr, WUNTRACED);
+  ASSERT_EQ(lines().size(), 1);
+  EXPECT_NE(lines()[0].find("rank 0 waits for rank 1 in "), std::string::npos) << lines()[0];
+  EXPECT_NE(lines()[0].find(": it is stopped, after "), std::string::npos) << lines()[0];
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
 }
 
 TEST(Launch, SaysWhoKeptOthersWaiting) {
@@ -397,7 +456,7 @@ TEST(LaunchHosts, RanksOfAHostNeedNoOther) {
   const HostAddress hub{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1};  // of no host: RFC 5737
   const std::shared_ptr<Control> control = create_part({.ranks = 2, .first = 0, .procs = 2}, hub, key_of("a secret"));
   const auto rank = [&](int r) {
-    const GroupOf group(make_world(control, r, "tcp"));
+    const GroupOf group(make_world(control, r, {.engine = "tcp"}));
     EXPECT_EQ(all_reduce(full({3}, r + 1.0), group).slice(0, 0, 1).item(), 3);
   };
   std::thread other(rank, 1);

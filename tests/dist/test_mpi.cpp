@@ -208,9 +208,9 @@ std::string error_of(const WorldOptions& options) {
 TEST(Engines, SayWhyTheyCannotBeHad) {
   EXPECT_EQ(error_of({.engine = "mpi"}),
             "dist: the engine mpi was asked for: `tessera launch` or one process began several ranks, mpirun did not");
-  EXPECT_EQ(error_of({.engine = "gloo"}), "dist: there is no engine gloo");
-  setenv("TESSERA_ENGINE", "gloo", 1);
-  EXPECT_EQ(error_of({}), "dist: there is no engine gloo");
+  EXPECT_EQ(error_of({.engine = "ucx"}), "dist: there is no engine ucx");
+  setenv("TESSERA_ENGINE", "ucx", 1);
+  EXPECT_EQ(error_of({}), "dist: there is no engine ucx");
   EXPECT_EQ(error_of({.engine = "tcp"}), "no error");
   unsetenv("TESSERA_ENGINE");
 }

@@ -116,6 +116,18 @@ TEST(Trainer, GoesOnBitForBit) {
   }
 }
 
+TEST(Trainer, OfARankAloneGoesThroughTheEngineWhereAsked) {
+  const Result one = train_line(options_of());
+  dist::run_ranks(1,
+                  [&](const dist::World& world) {
+                    EXPECT_EQ(world.engine(), "neighbours");
+                    const Result through = train_line(options_of(), {}, &world);
+                    EXPECT_EQ(losses(through), losses(one));
+                    EXPECT_EQ(through.val_loss, one.val_loss);
+                  },
+                  {.even_alone = true});
+}
+
 TEST(Trainer, LossesAreThoseOfOneRank) {
   const Result one = train_line(options_of());
   for (const int ranks : {2, 4}) {

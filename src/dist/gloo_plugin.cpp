@@ -1,0 +1,164 @@
+// libtessera_gloo.so: Gloo's pairs and unbound buffers as GlooFunctions. It alone is linked with Gloo.
+#include <gloo/transport/context.h>
+#include <gloo/transport/device.h>
+#include <gloo/transport/tcp/device.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dist/gloo_functions.h"
+
+namespace {
+
+using tessera::dist::GlooFunctions;
+using Clock = std::chrono::steady_clock;
+using gloo::transport::UnboundBuffer;
+
+constexpr auto kConnect = std::chrono::seconds(20);      // in which the other side of a pair comes
+constexpr auto kForever = std::chrono::hours(24 * 365);  // a wait of Gloo that times out would close all pairs
+constexpr auto kTick = std::chrono::milliseconds(10);
+
+thread_local std::string what;
+
+/// fn(), or what it returns on failure.
+template <class Result, class Fn>
+Result guarded(Result on_failure, const Fn& fn) {
+  try {
+    return fn();
+  } catch (const std::exception& e) {
+    what = e.what();
+    return on_failure;
+  }
+}
+
+/// The signals are for other threads than those begun meanwhile.
+template <class Fn>
+auto without_signals(const Fn& fn) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &before);
+  const std::shared_ptr<void> back(nullptr, [&](void*) { pthread_sigmask(SIG_SETMASK, &before, nullptr); });
+  return fn();
+}
+
+struct Message {
+  std::unique_ptr<UnboundBuffer> buffer;
+  bool is_out;
+};
+
+/// Ends waits whose time is over.
+class Alarm {
+ public:
+  static Alarm& get() {
+    static Alarm* const alarm = new Alarm;  // never destroyed: its thread goes on
+    return *alarm;
+  }
+  void set(const Message* message, Clock::time_point end) {
+    const std::lock_guard lock(mutex_);
+    waits_.emplace_back(message, end);
+  }
+  void unset(const Message* message) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(waits_, [&](const auto& wait) { return wait.first == message; });
+  }
+
+ private:
+  Alarm() {
+    without_signals([this] { std::thread([this] { work(); }).detach(); });
+  }
+  void work() {
+    for (;; std::this_thread::sleep_for(kTick)) {
+      const std::lock_guard lock(mutex_);
+      for (const auto& [message, end] : waits_)
+        if (Clock::now() >= end) message->is_out ? message->buffer->abortWaitSend() : message->buffer->abortWaitRecv();
+    }
+  }
+  std::mutex mutex_;
+  std::vector<std::pair<const Message*, Clock::time_point>> waits_;
+};
+
+/// A thread of Gloo for each address.
+std::shared_ptr<gloo::transport::Device> device_at(const std::string& address) {
+  static std::mutex mutex;
+  static auto* const devices = new std::map<std::string, std::shared_ptr<gloo::transport::Device>>;
+  const std::lock_guard lock(mutex);
+  auto& device = (*devices)[address];
+  if (!device)
+    device = without_signals(
+        [&] { return gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(address.c_str())); });
+  return device;
+}
+
+using Context = std::shared_ptr<gloo::transport::Context>;
+Context& as_context(void* context) { return *static_cast<Context*>(context); }
+
+void* open(const char* address, int rank, int size) {
+  return guarded<void*>(nullptr, [&] {
+    Context made = device_at(address)->createContext(rank, size);
+    made->setTimeout(kConnect);
+    for (int peer = 0; peer < size; ++peer)
+      if (peer != rank) made->createPair(peer);
+    return new Context(std::move(made));
+  });
+}
+
+size_t address(void* context, int peer, char* out) {
+  return guarded<size_t>(0, [&] {
+    const std::vector<char> bytes = as_context(context)->getPair(peer)->address().bytes();
+    if (bytes.size() > GlooFunctions::kMostOfAddress) throw std::length_error("an address of Gloo is too long");
+    std::copy(bytes.begin(), bytes.end(), out);
+    return bytes.size();
+  });
+}
+
+bool connect(void* context, int peer, const char* address, size_t bytes) {
+  return guarded(false, [&] {
+    as_context(context)->getPair(peer)->connect({address, address + bytes});
+    return true;
+  });
+}
+
+void* begin(void* context, void* data, size_t bytes, int peer, uint64_t lane, bool is_out) {
+  return guarded<void*>(nullptr, [&] {
+    auto message = std::make_unique<Message>(Message{as_context(context)->createUnboundBuffer(data, bytes), is_out});
+    if (is_out) message->buffer->send(peer, lane);
+    else message->buffer->recv(peer, lane);
+    return message.release();
+  });
+}
+void* send(void* context, void* data, size_t bytes, int peer, uint64_t lane) {
+  return begin(context, data, bytes, peer, lane, true);
+}
+void* receive(void* context, void* data, size_t bytes, int peer, uint64_t lane) {
+  return begin(context, data, bytes, peer, lane, false);
+}
+
+GlooFunctions::Waited wait(void* message, int milliseconds) {
+  return guarded(GlooFunctions::Lost, [&] {
+    auto* const m = static_cast<Message*>(message);
+    Alarm::get().set(m, Clock::now() + std::chrono::milliseconds(milliseconds));
+    const std::shared_ptr<void> unset(nullptr, [&](void*) { Alarm::get().unset(m); });
+    const bool done = m->is_out ? m->buffer->waitSend(kForever) : m->buffer->waitRecv(kForever);
+    return done ? GlooFunctions::Done : GlooFunctions::NotYet;
+  });
+}
+
+void drop(void* message) { delete static_cast<Message*>(message); }
+void close(void* context) { delete static_cast<Context*>(context); }
+const char* error() { return what.c_str(); }
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const GlooFunctions* tessera_gloo() {
+  static constexpr GlooFunctions functions{
+      GlooFunctions::kVersion, error, open, address, connect, send, receive, wait, drop, close};
+  return &functions;
+}
