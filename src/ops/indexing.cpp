@@ -164,7 +164,8 @@ Metas infer_nonzero(std::span<const TensorMeta> in, const Attrs&) {
   return {{{count_symbol("nonzero", in[0].shape.numel()), Dim(in[0].shape.rank())}, Int64, in[0].device}};
 }
 CardKernel count_kernel("count_nonzero", R"(
-extern "C" TESSERA_KERNEL(256) void count_nonzero(const T* x, i64* count, i64 total) {
+// Of rows of `columns` that lie `pitch` apart.
+extern "C" TESSERA_KERNEL(256) void count_nonzero(const T* x, i64* count, i64 total, i64 columns, i64 pitch) {
   TESSERA_SHARED u32 own;
   if (thread_in_block() == 0) own = 0;
   sync_block();
@@ -172,7 +173,10 @@ extern "C" TESSERA_KERNEL(256) void count_nonzero(const T* x, i64* count, i64 to
   const i64 step = i64{blocks_in_grid()} * 256;
   for (i64 i = block_in_grid() * 256 + thread_in_block(); i < total; i += 4 * step) {
     T held[4];
-    unroll<4>([&](auto k) { held[k] = i + k * step < total ? x[i + k * step] : T(0); });
+    unroll<4>([&](auto k) {
+      const i64 at = i + k * step;
+      held[k] = at < total ? x[at + (columns < pitch ? at / columns * (pitch - columns) : 0)] : T(0);
+    });
     unroll<4>([&](auto k) { found += convert_element<compute_t<T>>(held[k]) != 0; });
   }
   if (found) atomicAdd(&own, found);
@@ -182,11 +186,14 @@ extern "C" TESSERA_KERNEL(256) void count_nonzero(const T* x, i64* count, i64 to
 )");
 
 Tensor nonzero_count(std::span<const Tensor> in, const Attrs&) {
-  if (on_card(in[0]) && in[0].is_contiguous() && in[0].numel() > 0) {
+  const bool has_rows = in[0].dim() == 2 && in[0].stride(1) == 1 && in[0].stride(0) >= in[0].size(1);
+  if (on_card(in[0]) && in[0].numel() > 0 && (in[0].is_contiguous() || has_rows)) {
     const Tensor count = zeros({}, Int64, in[0].device());
     const void* const from = in[0].data_ptr();
+    const int64_t columns = has_rows ? in[0].size(1) : 1, pitch = has_rows ? in[0].stride(0) : 1;
     const int64_t most = 8 * gpu::state(in[0].device()).properties.multiprocessors;
-    count_kernel.launch(in[0], std::min((in[0].numel() + 1023) / 1024, most), from, count.data_ptr(), in[0].numel());
+    count_kernel.launch(in[0], std::min((in[0].numel() + 1023) / 1024, most), from, count.data_ptr(), in[0].numel(),
+                        columns, pitch);
     return count;
   }
   return sum(cast(ne(in[0], number_like(in[0], 0)), Int64));

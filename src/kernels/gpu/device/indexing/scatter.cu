@@ -246,14 +246,20 @@ constexpr int threads = 256, per_thread = nonzero_tile / threads;
 struct Elements {
   Nest<1> nest;
   const void* data;
-  u64 value_bits;  // of an element: all but the sign of a float
-  bool dense;
+  u64 value_bits;        // of an element: all but the sign of a float
+  bool dense, has_rows;  // has_rows: of two dims, counted in 32 bits
+  tile::Inverse by_columns;
 
   template <class W>
   TESSERA_DEVICE bool is_nonzero(i64 i) const {
     if (i >= nest.total) return false;
     i64 at[1] = {i};
-    if (!dense) nest.locate(i, 1, at);
+    if (has_rows) {
+      const i64 row = by_columns(static_cast<int>(i));
+      at[0] = row * nest.strides[0][0] + (i - row * nest.lengths[1]) * nest.strides[0][1];
+    } else if (!dense) {
+      nest.locate(i, 1, at);
+    }
     return (static_cast<const W*>(data)[at[0]] & static_cast<W>(value_bits)) != 0;
   }
   /// Bit j: whether the thread's j-th element is not zero. Neighbours are those of neighbouring threads.
@@ -335,9 +341,11 @@ void write_places(const Elements x, const i64* ends, i64 most, const Coordinates
 }
 
 Elements elements_of(const NonzeroArgs& args) {
-  Elements x{make_nest<1>(args.rank, args.lengths, {&args.x}), args.x.data, ~u64{0}, false};
+  Elements x{make_nest<1>(args.rank, args.lengths, {&args.x}), args.x.data, ~u64{0}, false, false, {}};
   if (args.x.type >= Scalar::f16) x.value_bits >>= 65 - 8 * size_of(args.x.type);
   x.dense = x.nest.rank == 0 || (x.nest.rank == 1 && x.nest.strides[0][0] == 1);
+  x.has_rows = x.nest.rank == 2 && x.nest.total < i64{1} << 30;
+  if (x.has_rows) x.by_columns = tile::Inverse::of(x.nest.lengths[1]);
   return x;
 }
 
