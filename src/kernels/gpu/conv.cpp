@@ -189,6 +189,9 @@ constexpr Kernel padded_kernel = staged_kernel<plan_padded<pass>>("padded", take
 template <PaddedPass pass>
 constexpr Kernel groups_kernel = staged_kernel<plan_groups<pass>>("each_group", takes_groups<pass>);
 
+template <PaddedPass pass>
+constexpr Kernel copies_kernel = staged_kernel<plan_copies<pass>>("dense_copies", takes_copies<pass>);
+
 // norm_conv2d as a convolution, whose attributes live as long as this does.
 struct ConvolutionOf {
   explicit ConvolutionOf(const Call& of)
@@ -272,6 +275,7 @@ constexpr Kernel conv2d_list[] = {
     depthwise_windows_kernel<ConvPart::forward>,
     sm90_leading_kernel<ConvPart::forward>,
     vendor_kernel<ConvPart::forward>,
+    copies_kernel<PaddedPass::Forward>,
     padded_kernel<PaddedPass::Forward>,
     sm90_kernel<ConvPart::forward>,
     any_depthwise_kernel<ConvPart::forward>,
@@ -286,6 +290,7 @@ constexpr Kernel input_grad_list[] = {
     depthwise_windows_kernel<ConvPart::images>,
     sm90_leading_kernel<ConvPart::images>,
     vendor_kernel<ConvPart::images>,
+    copies_kernel<PaddedPass::InputGrad>,
     padded_kernel<PaddedPass::InputGrad>,
     sm90_kernel<ConvPart::images>,
     any_depthwise_kernel<ConvPart::images>,
@@ -299,6 +304,7 @@ constexpr Kernel weight_grad_list[] = {
     depthwise_windows_kernel<ConvPart::filters>,
     sm90_leading_kernel<ConvPart::filters>,
     vendor_kernel<ConvPart::filters>,
+    copies_kernel<PaddedPass::WeightGrad>,
     padded_kernel<PaddedPass::WeightGrad>,
     sm90_kernel<ConvPart::filters>,
     any_depthwise_kernel<ConvPart::filters>,

@@ -136,11 +136,41 @@ void plan_groups(const Call& call, Workspace& workspace) {
   }
 }
 
+template <PaddedPass pass>
+Reason takes_copies(const Call& call) {
+  const auto [x, w, y] = images_filters_results<pass>(call);
+  if (!vendor_tables()) return Reason::Library;
+  if (x->dtype() != Float32) return Reason::DType;  // halves have kernels that copy
+  return w->packing() || (x->is_contiguous() && w->is_contiguous() && y->is_contiguous()) ? Reason::Layout : Reason::Ok;
+}
+
+template <PaddedPass pass>
+void plan_copies(const Call& call, Workspace& workspace) {
+  const PlansWithin within(call.op);
+  Plan& plan = workspace.plan();
+  const auto dense = [&](const Operand& t) {
+    const auto bytes = static_cast<int64_t>(size_of(t.dtype()));
+    return t.is_contiguous() ? t : Operand({t.shape(), t.dtype(), t.device()}, workspace.take(t.numel() * bytes));
+  };
+  Operand in[3];
+  for (size_t i = 0; i < call.in.size(); ++i) {
+    if (!call.in[i].defined()) continue;
+    in[i] = dense(call.in[i]);
+    if (!call.in[i].is_contiguous()) copy(call, plan, in[i], call.in[i]);
+  }
+  const Operand& result = call.out[0];
+  const Operand out = dense(result);
+  plan_call(call.op, std::span(in).first(call.in.size()), call.attrs, {&out, 1}, plan);
+  if (!result.is_contiguous()) copy(call, plan, result, out);
+}
+
 #define TESSERA_PADDED(pass)                                            \
   template Reason takes_padded<PaddedPass::pass>(const Call&);          \
   template void plan_padded<PaddedPass::pass>(const Call&, Workspace&); \
   template Reason takes_groups<PaddedPass::pass>(const Call&);          \
-  template void plan_groups<PaddedPass::pass>(const Call&, Workspace&);
+  template void plan_groups<PaddedPass::pass>(const Call&, Workspace&); \
+  template Reason takes_copies<PaddedPass::pass>(const Call&);          \
+  template void plan_copies<PaddedPass::pass>(const Call&, Workspace&);
 TESSERA_PADDED(Forward)
 TESSERA_PADDED(InputGrad)
 TESSERA_PADDED(WeightGrad)

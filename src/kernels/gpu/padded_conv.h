@@ -12,6 +12,12 @@ Reason takes_padded(const Call& call);
 template <PaddedPass pass>
 void plan_padded(const Call& call, Workspace& workspace);
 
+/// Operands with gaps, such as padded rows, by copies without, which the vendor's kernels take.
+template <PaddedPass pass>
+Reason takes_copies(const Call& call);
+template <PaddedPass pass>
+void plan_copies(const Call& call, Workspace& workspace);
+
 template <PaddedPass pass>
 Reason takes_groups(const Call& call);
 template <PaddedPass pass>

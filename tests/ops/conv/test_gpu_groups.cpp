@@ -4,6 +4,7 @@
 
 #include "ops/call_plan.h"
 #include "ops/gpu_against_float64.h"
+#include "tessera/ops_pool.h"
 
 namespace tessera {
 namespace {
@@ -53,6 +54,19 @@ TEST_F(GpuConvolutions, OnePlaceOfEachImage) {
     for (const int64_t channels : {1, 20, 64})
       expect_as_float64(values({3, channels, 7, 5}, Float16), values({98, channels, 7, 5}, Float16), {}, channels_last,
                         fmt::format("{} channels{}", channels, channels_last ? ", last" : ""));
+}
+
+// Rows of uploaded tensors are padded to 16 bytes.
+TEST_F(GpuConvolutions, RowsWithGapsInFloat32) {
+  const Tensor x = values({5, 16, 2999}, Float32), w = values({12, 16, 3}, Float32), bias = values({12}, Float32);
+  const ConvOptions options{.low = {1}, .high = {1}};
+  const Tensors exact{x.clone().set_requires_grad(), w.clone().set_requires_grad()};
+  const Tensors near{x.to(Float32).to(card()).set_requires_grad(), w.to(Float32).to(card()).set_requires_grad()};
+  const Tensor want = conv(exact[0], exact[1], bias, options), g = values(want.shape(), Float32);
+  const Tensor got = conv(near[0], near[1], bias.to(Float32).to(card()), options);
+  EXPECT_LE(error(got.detach(), want.detach()), 1e-6);
+  const Tensors wanted = grad({want}, exact, {g}), slopes = grad({got}, near, {g.to(Float32).to(card())});
+  for (size_t i = 0; i < 2; ++i) EXPECT_LE(error(slopes[i], wanted[i]), 3e-6) << i;
 }
 
 }  // namespace
