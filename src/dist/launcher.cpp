@@ -28,6 +28,7 @@ namespace tessera::dist {
 namespace {
 
 constexpr double kLook = 0.2;       // seconds between looks at who waits
+constexpr double kHold = 1;         // seconds that a second rank's error waits for the end of the first
 constexpr size_t kStackLines = 16;  // of a rank that others wait for
 
 double seconds() { return static_cast<double>(now_ns()) * 1e-9; }
@@ -120,6 +121,7 @@ class Run {
   /// The code of the run.
   int wait() {
     while (living() > 0 || any_open()) step();
+    tell_held(true);
     if (first_failure_ < 0 && leads())
       for (const std::string& line : waiting_table(*control_, seconds() - began_)) say("note: " + line);
     if (first_failure_ < 0) return 0;
@@ -237,6 +239,7 @@ class Run {
       if (signal != SIGCHLD) pass_on(signal, true);
     while (const int signal = uplink_ ? uplink_->next_interrupt() : 0) pass_on(signal, false);
     reap();
+    tell_held(false);
     if (living() == 0) close_abandoned();
     if (ends_at_ == 0 && leads()) name_waiting();
     if (ends_at_ == 0) tell_stacks();
@@ -252,10 +255,26 @@ class Run {
       if (p.out.fd >= 0) p.out.read_some([&](const std::string& line) { options_.print(label + line, false); });
       if (p.err.fd >= 0)
         p.err.read_some([&](const std::string& line) {
-          const bool is_known = line.starts_with("error:") && !errors_.insert(line).second;  // of another rank
-          if (!is_known) options_.print(label + line, true);
+          if (!line.starts_with("error:")) return options_.print(label + line, true);
+          if (!errors_.insert(line).second) return;  // another rank has said so
+          if (speaker_ < 0) speaker_ = static_cast<int>(r);
+          if (speaker_ == static_cast<int>(r)) options_.print(label + line, true);
+          else held_.push_back({label + line, seconds()});
         });
     }
+  }
+
+  // What ends one rank often ends others at the same moment: errors of others wait, and go where the first one to
+  // speak fails.
+  void tell_held(bool at_end) {
+    if (held_.empty()) return;
+    const std::optional<int>& status = ranks_[static_cast<size_t>(speaker_)].status;
+    std::erase_if(held_, [&](const Held& held) {
+      if (status && WIFEXITED(*status) && WEXITSTATUS(*status) != 0) return true;
+      if (!at_end && !status && seconds() < held.since + kHold) return false;
+      options_.print(held.line, true);
+      return true;
+    });
   }
 
   // What children of ranks that have ended keep open is not waited for.
@@ -321,7 +340,13 @@ class Run {
   std::vector<Process> ranks_;
   int first_failure_ = -1, code_ = 0, interrupted_ = 0, culprit_ = -1;
   bool was_said_ = false, asked_ = false;
+  struct Held {
+    std::string line;
+    double since;
+  };
   std::set<std::string> errors_;
+  int speaker_ = -1;                // the first rank of this host that said an error
+  std::vector<Held> held_;          // errors of others
   std::map<int, uint32_t> stacks_;  // of ranks that were asked, and how many they had written
   double began_ = seconds();
   double ends_at_ = 0;  // when ranks of an ended run are made to end

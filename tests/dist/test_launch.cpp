@@ -170,6 +170,20 @@ TEST(Launch, EndsAsTheFirstRankThatFailed) {
   EXPECT_EQ(missing.err, std::vector<std::string>{"error: cannot run /nowhere/x: No such file or directory"});
 }
 
+TEST(Launch, OneOfSeveralThatFailSaysWhy) {
+  const Ended all = run_shell(8, "echo error: $RANK is full >&2; exit 2");
+  EXPECT_EQ(all.code, 2);
+  ASSERT_EQ(all.err.size(), 1u);
+  EXPECT_NE(all.err[0].find("is full"), std::string::npos) << all.err[0];
+  // What a rank says that goes on hides nothing of others.
+  for (const char* last : {"sleep 0.6", "sleep 3"}) {
+    const Ended one = run_shell(2, std::string("[ $RANK = 0 ] && { echo error: a trifle >&2; ") + last +
+                                       "; exit 0; }; sleep 0.3; echo error: why >&2; exit 3");
+    EXPECT_EQ(one.code, 3);
+    EXPECT_EQ(one.err, (std::vector<std::string>{"[0] error: a trifle", "[1] error: why"}));
+  }
+}
+
 TEST(Launch, RanksThatDoNotEndAreKilled) {
   const Ended ended = run_shell(2, "trap '' TERM; [ $RANK = 1 ] && exit 1; while :; do sleep 0.05; done");
   EXPECT_EQ(ended.code, 1);
