@@ -381,35 +381,41 @@ void bind_blocks(nb::module_& m) {
         if (i < -n || i >= n) throw nb::index_error(("Sequential has " + std::to_string(n) + " parts").c_str());
         return shared(s[i < 0 ? i + n : i]);
       });
-  layer<nn::MultiheadAttention>(m, "MultiheadAttention",
-                                "Self-attention of x [batch, tokens, width]; takes x, a mask and a residual.")
+  layer<nn::MultiheadAttention>(
+      m, "MultiheadAttention",
+      "Self-attention of x [batch, tokens, width]; takes x, a mask and a residual. `alibi` is the "
+      "largest exponent of ALiBi's slopes, 8 as in its paper, or 0: none.")
       .def(
           "__init__",
           [](nn::MultiheadAttention* l, int64_t width, int64_t heads, bool bias, bool causal, double dropout,
-             Generator* g) {
+             double alibi, Generator* g) {
             new (l) Overridable<nn::MultiheadAttention>(
-                nn::AttentionConfig{.width = width, .heads = heads, .bias = bias, .causal = causal, .dropout = dropout},
+                nn::AttentionConfig{
+                    .width = width, .heads = heads, .bias = bias, .causal = causal, .dropout = dropout, .alibi = alibi},
                 generator_or_default(g));
           },
           nb::arg("width"), nb::arg("heads"), nb::arg("bias") = true, nb::arg("causal") = false,
-          nb::arg("dropout") = 0.0, generator());
-  layer<nn::TransformerBlock>(m, "TransformerBlock",
-                              "x += attention(norm1(x)); x += down(act(up(norm2(x)))); takes x and a mask.")
+          nb::arg("dropout") = 0.0, nb::arg("alibi") = 0.0, generator());
+  layer<nn::TransformerBlock>(
+      m, "TransformerBlock",
+      "x += attention(norm1(x)); x += down(act(up(norm2(x)))); takes x and a mask. `alibi` as in "
+      "MultiheadAttention.")
       .def(
           "__init__",
           [](nn::TransformerBlock* l, int64_t width, int64_t heads, int64_t hidden, bool bias, bool causal,
-             double dropout, Activation activation, Generator* g) {
+             double dropout, Activation activation, double alibi, Generator* g) {
             new (l) Overridable<nn::TransformerBlock>(nn::TransformerConfig{.width = width,
                                                                             .heads = heads,
                                                                             .hidden = hidden,
                                                                             .bias = bias,
                                                                             .causal = causal,
                                                                             .dropout = dropout,
-                                                                            .activation = activation},
+                                                                            .activation = activation,
+                                                                            .alibi = alibi},
                                                       generator_or_default(g));
           },
           nb::arg("width"), nb::arg("heads"), nb::arg("hidden") = 0, nb::arg("bias") = true, nb::arg("causal") = false,
-          nb::arg("dropout") = 0.0, nb::arg("activation") = Activation::GeluErf, generator());
+          nb::arg("dropout") = 0.0, nb::arg("activation") = Activation::GeluErf, nb::arg("alibi") = 0.0, generator());
 }
 
 void bind_init(nb::module_& parent) {

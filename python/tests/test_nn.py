@@ -175,6 +175,31 @@ def test_layers(layer, given, wanted):
     assert x.grad.shape == given
 
 
+def test_attention_adds_slopes():
+    functional = nn.functional
+    x = tessera.randn(2, 5, 8)
+    distance = tessera.arange(5.0).reshape(1, 5) - tessera.arange(5.0).reshape(5, 1)
+    slopes = tessera.tensor([2.0**-4, 2.0**-8]).reshape(2, 1, 1)
+    layer = nn.MultiheadAttention(8, 2, alibi=8)
+    part = lambda module, name: module.get_submodule(name)
+    qkv = part(layer, "qkv")(x).reshape(2, 5, 3, 2, 4)
+    q, k, v = (qkv[:, :, i].transpose(1, 2) for i in range(3))
+    heads = functional.scaled_dot_product_attention(q, k, v, attn_mask=slopes * distance)
+    wanted = part(layer, "out")(heads.transpose(1, 2).reshape(2, 5, 8))
+    assert (layer(x) - wanted).abs().max().item() < 1e-5
+    same = functional.scaled_dot_product_attention(q, k, v, alibi=8)
+    assert (same - heads).abs().max().item() < 1e-5
+    block, plain = nn.TransformerBlock(8, 2, alibi=8), nn.TransformerBlock(8, 2)
+    plain.load_state_dict(block.state_dict())
+    assert (block(x) - plain(x)).abs().max().item() > 1e-4
+    wanted = x + part(block, "attention")(part(block, "norm1")(x))
+    wanted = wanted + part(block, "down")(functional.gelu(part(block, "up")(part(block, "norm2")(wanted))))
+    assert (block(x) - wanted).abs().max().item() < 1e-5
+    for refused in (nn.MultiheadAttention, nn.TransformerBlock):
+        with pytest.raises(tessera.Error, match="alibi = 65 is not in"):
+            refused(8, 2, alibi=65)
+
+
 def test_attributes_follow_children_that_are_replaced():
     from tessera import distributed as dist
 

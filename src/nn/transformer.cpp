@@ -14,6 +14,8 @@ MultiheadAttention::MultiheadAttention(const AttentionConfig& config, Generator&
     throw Error(fmt::format("MultiheadAttention: width {} does not divide into {} heads", config.width, config.heads));
   if (!(config.dropout >= 0 && config.dropout < 1))
     throw Error(fmt::format("MultiheadAttention: dropout = {} is not in [0, 1)", config.dropout));
+  if (!(config.alibi >= 0 && config.alibi <= 64))
+    throw Error(fmt::format("MultiheadAttention: alibi = {} is not in [0, 64]", config.alibi));
 }
 
 Tensors MultiheadAttention::forward(const Tensors& in) const {

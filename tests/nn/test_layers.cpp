@@ -166,6 +166,10 @@ TEST(Layers, RefuseSizesThatMakeNone) {
   EXPECT_EQ(error_of([] { GroupNorm(3, 4); }), "GroupNorm: 4 channels in 3 groups");
   EXPECT_EQ(error_of([] { MultiheadAttention({.width = 10, .heads = 3}); }),
             "MultiheadAttention: width 10 does not divide into 3 heads");
+  EXPECT_EQ(error_of([] { MultiheadAttention({.width = 9, .heads = 3, .alibi = -1}); }),
+            "MultiheadAttention: alibi = -1 is not in [0, 64]");
+  EXPECT_EQ(error_of([] { TransformerBlock({.width = 9, .heads = 3, .alibi = 65}); }),
+            "MultiheadAttention: alibi = 65 is not in [0, 64]");
 }
 
 // Attention from its definition, one head after the other.
@@ -180,6 +184,11 @@ Tensor plain_attention(const MultiheadAttention& a, const Tensor& x, const Tenso
   for (int64_t h = 0; h < a.config.heads; ++h) {
     auto cut = [&](const Tensor& t) { return t.slice(2, h * d, (h + 1) * d); };
     Tensor scores = matmul(cut(q), cut(k).transpose(1, 2)) * (1 / std::sqrt(static_cast<double>(d)));
+    if (const double slope = a.config.alibi > 0 ? alibi_slope(h, a.config.heads, a.config.alibi) : 0; slope > 0) {
+      const Tensor keys = arange(0, memory.size(1), 1, scores.dtype()),
+                   queries = arange(0, x.size(1), 1, scores.dtype());
+      scores = scores + (keys - queries.reshape({x.size(1), 1})) * slope;
+    }
     if (causal) scores = scores + triu(full({x.size(1), x.size(1)}, -1e9, scores.dtype()), 1);
     heads.push_back(matmul(softmax(scores, -1), cut(v)));
   }
@@ -199,6 +208,25 @@ TEST(MultiheadAttention, MatchesItsDefinition) {
       if (causal) continue;
       const Tensor memory = randn({3, 11, 20}, g, Float64);
       EXPECT_LT(distance(a.cross(x, memory), plain_attention(a, x, memory, false)), 1e-9);
+    }
+}
+
+// Three heads take their slopes from those of two and of four.
+TEST(MultiheadAttention, AddsSlopes) {
+  Generator g(16);
+  for (const int64_t heads : {2, 3})
+    for (const bool causal : {false, true}) {
+      MultiheadAttention a({.width = 12, .heads = heads, .causal = causal, .alibi = 8}, g);
+      a.to(Float64);
+      const Tensor x = randn({2, 7, 12}, g, Float64), memory = randn({2, 11, 12}, g, Float64);
+      EXPECT_LT(distance(a(x), plain_attention(a, x, x, causal)), 1e-9);
+      if (!causal) {
+        EXPECT_LT(distance(a.cross(x, memory), plain_attention(a, x, memory, false)), 1e-9);
+      }
+      TransformerBlock block({.width = 12, .heads = heads, .causal = causal, .alibi = 8}, g);
+      block.to(Float64);
+      const Tensor y = x + plain_attention(*block.attention.exact(), block.norm1(x), block.norm1(x), causal);
+      EXPECT_LT(distance(block(x), y + block.down(gelu(block.up(block.norm2(y))))), 1e-9);
     }
 }
 

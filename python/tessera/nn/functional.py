@@ -464,9 +464,10 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-06
 # ---- attention
 
 
-def scaled_dot_product_attention(query: Tensor, key: Tensor, value: float, attn_mask: Tensor | None = None, dropout_p: float =
-                                 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
-    """dropout(softmax(scale q k^T + mask)) v of [batch..., heads, tokens, width]."""
+def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float =
+                                 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, *,
+                                 alibi: float = 0.0) -> Tensor:
+    """dropout(softmax(scale q k^T + mask)) v of [batch..., heads, tokens, width]; `alibi` as in MultiheadAttention."""
     all_three = [x.unsqueeze(0) if x.ndim == 2 else x for x in (query, key, value)]
     lead = shapes.broadcast_shapes(*(x.shape[:-3] for x in all_three))
     batch = math.prod(lead)  # not -1: there may be no keys
@@ -474,7 +475,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: float, attn_
     if attn_mask is not None and attn_mask.ndim > 4:
         attn_mask = attn_mask.expand(lead + attn_mask.shape[-3:]).reshape((batch,) + attn_mask.shape[-3:])
     out = _C.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal,
-                                          scale=0.0 if scale is None else scale, dropout_p=dropout_p)
+                                          scale=0.0 if scale is None else scale, dropout_p=dropout_p, alibi=alibi)
     out = out.reshape(lead + out.shape[-3:])
     return out.squeeze(0) if query.ndim == 2 else out
 
