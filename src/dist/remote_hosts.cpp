@@ -17,27 +17,28 @@ namespace {
 constexpr int kWaits = 50;         // for hosts whose run is over,
 constexpr double kEachWait = 0.1;  // so many seconds
 
+// Variables of ours that ssh would leave behind, such as the engine's. A launcher gives its ranks some of its own.
+std::vector<std::string> own_variables() {
+  std::vector<std::string> out;
+  for (const std::string& v : environment())
+    if (v.starts_with("TESSERA_") && !v.starts_with(fmt::format("{}=", kSecretVariable)) &&
+        !v.starts_with(fmt::format("{}=", kMemoryVariable)))
+      out.push_back(v);
+  return out;
+}
+
 // The same launcher in the same folder, with the secret from its input: a command line is everybody's to read.
 std::string remote_command(const LaunchOptions& options, size_t host, const std::string& rendezvous) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   std::string out = fmt::format("read -r {0} && export {0} && cd {1} && exec", kSecretVariable,
                                 quoted(std::filesystem::current_path().string()));
-  std::vector<std::string> words{self,
-                                 "launch",
-                                 "--nodes",
-                                 std::to_string(options.hosts.size()),
-                                 "--node-rank",
-                                 std::to_string(host),
-                                 "--rendezvous",
-                                 rendezvous,
-                                 "--procs",
-                                 std::to_string(options.hosts[host].slots),
-                                 "--threads",
-                                 std::to_string(options.threads),
-                                 "--grace",
-                                 fmt::format("{}", options.grace),
-                                 "--join-timeout",
-                                 fmt::format("{}", options.join_timeout)};
+  std::vector<std::string> words{"env"};
+  for (const std::string& v : own_variables()) words.push_back(v);
+  words.insert(words.end(),
+               {self, "launch", "--nodes", std::to_string(options.hosts.size()), "--node-rank", std::to_string(host),
+                "--rendezvous", rendezvous, "--procs", std::to_string(options.hosts[host].slots), "--threads",
+                std::to_string(options.threads), "--grace", fmt::format("{}", options.grace), "--join-timeout",
+                fmt::format("{}", options.join_timeout)});
   if (options.pins) words.push_back("--pin");
   if (options.ordered) words.insert(words.end(), {"--reduction", "ordered"});
   if (options.timeout > 0) words.insert(words.end(), {"--timeout", fmt::format("{}", options.timeout)});

@@ -344,6 +344,33 @@ TEST_F(LaunchTrain, ARankThatWaitsTooLongEndsTheRun) {
   EXPECT_NE(none.err.find("error: dist: TESSERA_TIMEOUT is no number of seconds: x"), std::string::npos) << none.err;
 }
 
+// A script in the place of ssh begins the other host's ranks on this one.
+TEST_F(LaunchTrain, SshBeginsOtherHosts) {
+  write_file(folder / "ssh", "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done\necho \"$2 $3\" >" + (folder / "said") +
+                                 "\nexec sh -c \"$3\"\n");
+  fs::permissions(folder / "ssh", fs::perms::owner_all);
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", (folder.path.string() + ":" + path).c_str(), 1);
+  setenv("TESSERA_OF_A_TEST", "it's here", 1);
+  const Finished f =
+      run({"launch", "--hosts", "127.0.0.1,elsewhere", "--procs", "1", "--timeout", "77", "--reduction", "ordered",
+           "--", "/bin/sh", "-c", "echo $RANK of $WORLD_SIZE, $TESSERA_OF_A_TEST $TESSERA_TIMEOUT $TESSERA_REDUCTION"});
+  const Finished trained = run(Words{"launch", "--hosts", "127.0.0.1,elsewhere", "--procs", "1", "--"} +
+                               Words{TESSERA_COMMAND} + train(6, "many"));
+  setenv("PATH", path.c_str(), 1);
+  unsetenv("TESSERA_OF_A_TEST");
+  ASSERT_EQ(f.code, 0) << f.err;
+  for (const char* line : {"[0] 0 of 2, it's here 77 ordered\n", "[1] 1 of 2, it's here 77 ordered\n"})
+    EXPECT_NE(f.out.find(line), std::string::npos) << f.out;
+  const std::string said = read_file(folder / "said");
+  EXPECT_EQ(said.rfind("elsewhere read -r TESSERA_SECRET", 0), 0u) << said;
+  EXPECT_EQ(said.find("TESSERA_SECRET="), std::string::npos) << said;
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  fs::remove_all(out);
+  ASSERT_EQ(run(train(6, "one")).code, 0);
+  EXPECT_EQ(losses("many"), losses("one"));
+}
+
 TEST_F(LaunchTrain, WordsBehindDashesStayAsTheyAre) {
   const Finished f = run(launched(1, {"%s|", "[2, 0]", "", "--", "[a,b]", "--procs=3", "-h"}, {}, "printf"));
   EXPECT_EQ(f.code, 0) << f.err;
