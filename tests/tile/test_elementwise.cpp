@@ -1,6 +1,8 @@
 // Elementwise maps against loops in float64, over odd sizes, strides, broadcasts and every element type.
 #include "tile/kernels/elementwise.h"
 
+#include <memory>
+
 #include "rows_check.h"
 #include "tile/kernels/functors.h"
 
@@ -229,6 +231,33 @@ TEST(Elementwise, GradientMaps) {
   check_gradient("relu", op::Relu{}, op::ReluGrad{});
   check_gradient("tanh", op::Tanh{}, [](auto g, auto x) { return op::TanhGrad{}(g, tanh(x)); });
   check_gradient("sigmoid", op::Sigmoid{}, [](auto g, auto x) { return op::SigmoidGrad{}(g, sigmoid(x)); });
+}
+
+// Results of many bytes, which go past the caches: an odd number of them, from an odd place on, in rows that are walked
+// one by one, in place, and of other sizes than their inputs.
+TEST(Elementwise, ResultsThatNoCacheHolds) {
+  const i64 rows = 801, columns = 2503, n = rows * columns;
+  ASSERT_GE(n * static_cast<i64>(sizeof(float)), cpu::streamed_bytes);
+  const auto x = converted<float>(random_values(n, 8)), s = converted<float>(random_values(columns, 9));
+  std::vector<float> y(n + 2, 7), z(n);
+  const auto vx = strided(x.data(), {rows, columns}, {columns, 1}), vs = strided(s.data(), {rows, columns}, {0, 1});
+  map(executor(), op::Add{}, strided(y.data() + 1, {rows, columns}, {columns, 1}), vx, vs);
+  map(executor(), op::Neg{}, strided(z.data(), {n}, {1}), strided(x.data(), {n}, {1}));
+  for (i64 i = 0; i < n; ++i) {
+    ASSERT_EQ(y[i + 1], x[i] + s[i % columns]) << i;
+    ASSERT_EQ(z[i], -x[i]) << i;
+  }
+  EXPECT_EQ(y.front(), 7);
+  EXPECT_EQ(y.back(), 7);
+  map(executor(), op::Mul{}, strided(z.data(), {n}, {1}), strided(z.data(), {n}, {1}), strided(x.data(), {n}, {1}));
+  for (i64 i = 0; i < n; ++i) ASSERT_EQ(z[i], -x[i] * x[i]) << i;
+  const i64 many = cpu::streamed_bytes + 77;
+  std::vector<float> w = converted<float>(random_values(many, 10));
+  const auto less = std::make_unique<bool[]>(many);
+  map(
+      executor(), [](auto v) { return v < decltype(v)(0.0f); }, strided(less.get(), {many}, {1}),
+      strided(w.data(), {many}, {1}));
+  for (i64 i = 0; i < many; ++i) ASSERT_EQ(less[i], w[i] < 0) << i;
 }
 
 }  // namespace

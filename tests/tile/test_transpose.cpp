@@ -43,5 +43,30 @@ TEST(Transpose, CopiesWithConversion) {
   check_copies<i32, double>();
 }
 
+// Copies of many bytes, which go past the caches: short runs, long ones, backwards, and one element for all.
+TEST(Transpose, CopiesThatNoCacheHolds) {
+  const i64 rows = 1207, columns = 1501, n = rows * columns;
+  ASSERT_GE(n * static_cast<i64>(sizeof(float)), cpu::streamed_bytes);
+  const auto x = converted<float>(random_values(2 * n, 3));
+  struct Case {
+    i64 a, b, first, second, from;
+  };
+  for (const auto& [a, b, first, second, from] : {Case{rows, columns, columns, 1, 0},
+                                                  {rows, columns, columns + 5, 1, 3},
+                                                  {n / 3, 3, 6, 2, 0},
+                                                  {n / 7, 7, 9, 1, 1},
+                                                  {1, n, 0, -1, n - 1},
+                                                  {n / 40, 40, 1, 0, 0},
+                                                  {1, n, 0, 0, 5}}) {
+    std::vector<float> y(n + 2, 99);
+    const auto in = strided(x.data() + from, {a, b}, {first, second});
+    copy_view(executor(), packed(y.data() + 1, {a, b}), in);
+    for (i64 i = 0; i < a; ++i)
+      for (i64 j = 0; j < b; ++j) ASSERT_EQ(y[1 + i * b + j], in.at(i, j)) << a << ' ' << b << ": " << i << ' ' << j;
+    ASSERT_EQ(y.front(), 99);
+    ASSERT_EQ(y[1 + a * b], 99);
+  }
+}
+
 }  // namespace
 }  // namespace tessera::tile

@@ -1,7 +1,7 @@
 // Many maps in one pass, per instruction set of the CPU.
 #pragma once
 
-#include "elementwise.h"
+#include "map_chain.h"
 
 namespace tessera::TESSERA_KERNELS {
 
@@ -30,23 +30,27 @@ struct MapPolynomial {
   bool ends;
 };
 
-/// A map, or a conversion of its first operand. Four operands have a choice: a comparison of two, or a question about
-/// the first, decides between the others.
+/// A map, a conversion of its first operand, or a chain.
 struct MapStep {
   void (*code)();  // of MapProgramTable
   bool converts;
   short inputs;
-  short to, from[4];  // values
+  short to, from[3];  // values
   double numbers[2];
   MapPolynomial polynomial;  // without addends it is none
+  MapOp op = MapOp::count;   // of a map
+  Scalar compute = Scalar::f32;
+  const MapLink* link = nullptr;  // of a chain
+  int links = 0;
 };
 
 /// Runs over `count` elements, strip by strip; tensors are the first values. What repeats is computed once,
 /// by the first steps.
 struct MapProgramArgs {
-  static constexpr int room = 64 << 10, most_values = 400;
+  static constexpr int room = 64 << 10, most_values = 400, most_inputs = 16;
   long long count, cost;                      // of an element, in additions
   int strip;                                  // elements, a multiple of 64
+  bool streams;                               // outputs leave their strips past the caches
   int outputs, tensors, values, once, steps;  // tensors are outputs and inputs
   const MapValue* value;
   const MapStep* step;
@@ -57,7 +61,7 @@ struct MapProgramTable {
   void (*(*map)(MapOp op, Scalar compute))();
   void (*(*conversion)(Scalar to, Scalar from))();
   void (*(*polynomial)(Scalar compute))();  // null where it does not exist, as below
-  void (*(*choice)(MapOp condition, Scalar compute))();
+  void (*(*chain)(Scalar compute))();
   long long (*cost)(MapOp op, Scalar compute);
   void (*run)(const MapProgramArgs& args, Executor& executor);
 };

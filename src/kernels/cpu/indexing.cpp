@@ -9,6 +9,7 @@
 #include "core/element.h"
 #include "kernels/cpu/walk.h"
 #include "kernels/shared/tables.h"
+#include "tile/arch/cpu/stream.h"
 
 namespace tessera::cpu_kernels {
 namespace {
@@ -205,6 +206,9 @@ void run_take(const Take& t, Executor&) {
   const int dim = static_cast<int>(t.dim), inner = t.x.rank - dim - 1;
   const int64_t count = t.places.numel, step = t.x.stride[dim];
   const auto run = [&]<class T>(T*, const auto& index) {
+    const auto size = static_cast<int64_t>(sizeof(T));
+    const bool lines = t.dense && t.block * size % 64 == 0 && reinterpret_cast<uintptr_t>(t.out) % 64 == 0;
+    const bool streams = lines && t.outer * count * t.block * size >= tile::cpu::streamed_bytes;
     split(t.outer * count, t.block, [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin, some; i < end; i += some) {
         const int64_t first = i % count;
@@ -216,6 +220,8 @@ void run_take(const Take& t, Executor&) {
           const T* const source = from + index[offset_of(t.places, first + k)] * step;
           if (t.block == 1) {
             to[k] = *source;
+          } else if (streams) {
+            tile::cpu::stream(to + k * t.block, source, t.block * size);
           } else if (t.dense) {
             std::copy_n(source, t.block, to + k * t.block);
           } else {
@@ -224,6 +230,7 @@ void run_take(const Take& t, Executor&) {
           }
         }
       }
+      if (streams) tile::cpu::fence();
     });
   };
   with_indices(t.index, t.x.length[dim],

@@ -5,10 +5,11 @@
 #include <vector>
 
 #include "core/map_graph.h"
-#include "kernels/args/map_program.h"
+#include "kernels/cpu/map_chains.h"
 #include "kernels/shared/lies_alike.h"
 #include "kernels/shared/map_calls.h"
 #include "kernels/shared/tables.h"
+#include "tile/arch/cpu/stream.h"
 
 namespace tessera::cpu_kernels {
 namespace {
@@ -24,10 +25,10 @@ class MapProgram {
                 std::all_of(graph_.nodes.begin(), graph_.nodes.end(), [&](const GraphNode& node) { return add(node); });
     if (!possible_) return;
     join_polynomials();
-    join_choices();
     join_negations();
     add_outputs();
     order();
+    join_chains(program_, static_cast<size_t>(once_), static_cast<int>(call_.out.size()));
     possible_ = give_room();
   }
   /// Whether there is one.
@@ -38,6 +39,7 @@ class MapProgram {
     args.count = call_.out[0].numel();
     args.cost = cost_;
     args.strip = strip_;
+    args.streams = streams_;
     args.outputs = static_cast<int>(call_.out.size());
     args.tensors = args.outputs + static_cast<int>(call_.in.size());
     args.values = static_cast<int>(values_.size());
@@ -47,8 +49,10 @@ class MapProgram {
     for (const auto& [v, layout] : layouts_) values[v].layout = plan.keep(layout);
     args.value = plan.keep(values.data(), values.size());
     std::vector<MapStep> steps = steps_;
-    for (MapStep& step : steps)
+    for (MapStep& step : steps) {
       if (step.polynomial.addends) step.polynomial.addends = kept_addends(plan, step);
+      if (step.links > 0) step.link = plan.keep(program_.chain_of(step).data(), program_.chain_of(step).size());
+    }
     args.step = plan.keep(steps.data(), steps.size());
     plan.launch("strips", map_program_table().run, args);
   }
@@ -72,14 +76,17 @@ class MapProgram {
   bool add_tensors() {
     const Operand& out = call_.out[0];
     if (!is_dense_in_some_order(out)) return false;
+    long long bytes = 0;
     for (const Operand& t : call_.out) {
       if (!lies_as(t, out)) return false;
+      bytes += t.numel() * static_cast<long long>(size_of(t.dtype()));
       values_[static_cast<size_t>(new_value(scalar_of(t.dtype()), false))].data = t.data_ptr();
     }
     for (size_t i = 0; i < call_.in.size(); ++i) {
       lowered(graph_.inputs[i]) = static_cast<V>(values_.size());
       add_input(call_.in[i], out);
     }
+    streams_ = bytes >= tile::cpu::streamed_bytes;
     return true;
   }
 
@@ -140,6 +147,8 @@ class MapProgram {
     if (!map) return false;
     MapStep step{};
     step.code = map_program_table().map(map->op, map->compute);
+    step.op = map->op;
+    step.compute = map->compute;
     step.inputs = static_cast<short>(node.inputs.size());
     std::copy(map->numbers, map->numbers + 2, step.numbers);
     bool once = true;
@@ -216,7 +225,7 @@ class MapProgram {
       const Code code = map_program_table().polynomial(types_[static_cast<size_t>(steps_[begin].to)]);
       if (products < 2 || !code) continue;
       MapStep& last = steps_[static_cast<size_t>(chain.back())];
-      last = {code, false, 2, last.to, {steps_[begin].from[0], factor, 0}, {}, {}};
+      last = {code, false, 2, last.to, {steps_[begin].from[0], factor}, {}, {}};
       last.polynomial = {&last, products, static_cast<long long>(addends.size()) > products};
       addends_.push_back({last.to, std::move(addends)});
       for (const int i : chain) gone[static_cast<size_t>(i)] = &steps_[static_cast<size_t>(i)] != &last;
@@ -245,30 +254,6 @@ class MapProgram {
     steps_.resize(kept);
   }
 
-  // What a comparison decides is one step with it: bytes need not be written and read. A comparison that nobody reads
-  // any more is none.
-  void join_choices() {
-    auto [maker, reads] = uses();
-    for (MapStep& step : steps_) {
-      const Scalar type = types_[static_cast<size_t>(step.to)];
-      const int made = step.inputs == 3 ? maker[static_cast<size_t>(step.from[0])] : -1;
-      if (made < 0 || !is_map(step, MapOp::where)) continue;
-      const MapStep& asked = steps_[static_cast<size_t>(made)];
-      if (asked.converts || repeats(asked.to) || types_[static_cast<size_t>(asked.from[0])] != type) continue;
-      for (const MapOp op :
-           {MapOp::lt, MapOp::le, MapOp::gt, MapOp::ge, MapOp::eq, MapOp::ne, MapOp::isinf, MapOp::isnan}) {
-        const Code code = map_program_table().choice(op, type);
-        if (!code || asked.code != map_program_table().map(op, type)) continue;
-        --reads[static_cast<size_t>(asked.to)];
-        const short second = asked.from[asked.inputs - 1];
-        step = {code, false, 4, step.to, {asked.from[0], second, step.from[1], step.from[2]}, {}, {}};
-        break;
-      }
-    }
-    std::vector<bool> gone(steps_.size(), false);
-    for (size_t i = 0; i < steps_.size(); ++i) gone[i] = reads[static_cast<size_t>(steps_[i].to)] == 0;
-    drop(gone);
-  }
   // A number less a value is one step.
   void join_negations() {
     auto [maker, reads] = uses();
@@ -326,11 +311,16 @@ class MapProgram {
   // Tensors' ends and what repeats have a unit each; inputs that are gathered have a strip, and other values share
   // strips, from the step that makes them to the last one that reads them.
   bool give_room() {
-    if (values_.size() > static_cast<size_t>(MapProgramArgs::most_values)) return false;
+    if (values_.size() > static_cast<size_t>(MapProgramArgs::most_values) ||
+        call_.in.size() > MapProgramArgs::most_inputs)
+      return false;
     const size_t tensors = call_.out.size() + call_.in.size();
+    const auto has_strip = [&](size_t v) {
+      return v < tensors ? streams_ && v < call_.out.size() : !values_[v].repeats;
+    };
     int room = 0, widest = 1;
     for (size_t v = 0; v < values_.size(); ++v) {
-      if (v >= tensors && !values_[v].repeats) {
+      if (has_strip(v)) {
         widest = std::max(widest, values_[v].size);
         continue;
       }
@@ -339,9 +329,10 @@ class MapProgram {
     }
     std::vector<size_t> last(values_.size(), 0);
     for (size_t s = 0; s < steps_.size(); ++s)
-      for (short k = 0; k < steps_[s].inputs; ++k) last[static_cast<size_t>(steps_[s].from[k])] = s;
+      program_.each_read(steps_[s], [&](short v) { last[static_cast<size_t>(v)] = s; });
     std::vector<int> place(values_.size(), 0), free;
     int places = 0;
+    for (size_t v = 0; streams_ && v < call_.out.size(); ++v) place[v] = places++;
     for (const auto& [v, layout] : layouts_) {
       place[v] = places++;
       widest = std::max(widest, values_[v].size);
@@ -350,38 +341,40 @@ class MapProgram {
       const auto in_strip = [&](short v) {
         return static_cast<size_t>(v) >= tensors && !values_[static_cast<size_t>(v)].repeats;
       };
-      const auto to = static_cast<size_t>(steps_[s].to);
-      if (in_strip(steps_[s].to)) {
+      program_.each_written(steps_[s], [&](short v) {
+        if (!in_strip(v)) return;
         if (free.empty()) free.push_back(places++);
-        place[to] = free.back();
+        place[static_cast<size_t>(v)] = free.back();
         free.pop_back();
-      }
-      for (short k = 0; k < steps_[s].inputs; ++k) {
-        const short v = steps_[s].from[k];
-        const bool seen = std::find(steps_[s].from, steps_[s].from + k, v) != steps_[s].from + k;
-        if (in_strip(v) && last[static_cast<size_t>(v)] == s && !seen) free.push_back(place[static_cast<size_t>(v)]);
-      }
+      });
+      std::vector<short> seen;
+      program_.each_read(steps_[s], [&](short v) {
+        if (!in_strip(v) || last[static_cast<size_t>(v)] != s || std::count(seen.begin(), seen.end(), v)) return;
+        free.push_back(place[static_cast<size_t>(v)]);
+        seen.push_back(v);
+      });
     }
     const int left = std::min(kCached, MapProgramArgs::room - room);
     const int longest = places ? left / (places * widest) / kUnit * kUnit : kLongest;
     strip_ = std::clamp(longest, kUnit, kLongest);
-    for (size_t v = tensors; v < values_.size(); ++v)
-      if (!values_[v].repeats) values_[v].offset = room + place[v] * strip_ * widest;
+    for (size_t v = 0; v < values_.size(); ++v)
+      if (has_strip(v)) values_[v].offset = room + place[v] * strip_ * widest;
     for (const auto& [v, layout] : layouts_) values_[v].offset = room + place[v] * strip_ * widest;
     return room + places * strip_ * widest <= MapProgramArgs::room;
   }
 
   const Graph& graph_;
   const Call& call_;
-  std::vector<MapValue> values_;
-  std::vector<Scalar> types_;
-  std::vector<MapStep> steps_;
+  MapSteps program_;
+  std::vector<MapValue>& values_ = program_.values;
+  std::vector<Scalar>& types_ = program_.types;
+  std::vector<MapStep>& steps_ = program_.steps;
   std::vector<V> lowered_;                                      // of the graph's values
   std::vector<std::pair<size_t, MapLayout>> layouts_;           // of inputs that are not dense
   std::vector<std::pair<short, std::vector<double>>> addends_;  // of polynomials, by their values
   long long cost_ = 0;
   int once_ = 0, strip_ = kUnit;
-  bool possible_ = false;
+  bool possible_ = false, streams_ = false;
 };
 
 Reason takes_strips(const Call& call) { return MapProgram(call) ? Reason::Ok : Reason::Layout; }

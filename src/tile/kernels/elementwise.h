@@ -5,6 +5,7 @@
 // stay in the first-level cache. So one short vector loop per functor and type is all the code there is.
 #pragma once
 
+#include "../arch/cpu/stream.h"
 #include "../math.h"
 #include "../view.h"
 #include "loops.h"
@@ -136,6 +137,8 @@ struct MapPlan {
 namespace detail {
 
 inline constexpr i64 map_block = 256;  // elements that pass through buffers at a time
+inline constexpr i64 map_buffer = map_block * 8;
+inline constexpr i64 long_row = 8192;
 
 class MapRunner {
  public:
@@ -144,13 +147,14 @@ class MapRunner {
       const MapOperand& op = plan_.operand[k];
       direct_[k] = op.same && loops_.strides[k][last_] == op.size;
       repeated_[k] = k > 0 && loops_.strides[k][last_] == 0;
-      dense_[k] = direct_[k];
-      for (int d = 0; d < last_; ++d) {
-        dense_[k] &= loops_.strides[k][d] == loops_.strides[k][d + 1] * loops_.lengths[d + 1];
-      }
+      dense_[k] = direct_[k] && is_dense(loops_, k, op.size);
       unbuffered_ &= direct_[k] || repeated_[k];
       overwrites_ |= k > 0 && op.data == plan_.operand[0].data;
     }
+    const MapOperand& out = plan_.operand[0];
+    const i64 bytes = loops_.total() * out.size, row = loops_.lengths[last_] * out.size;  // lines are written whole
+    streams_ = dense_[0] && !overwrites_ && bytes >= cpu::streamed_bytes && (row == bytes || row >= long_row);
+    block_ = !unbuffered_ ? map_block : streams_ ? map_buffer / out.size : loops_.total();
   }
 
   void operator()(i64 begin, i64 end) {
@@ -158,7 +162,7 @@ class MapRunner {
     for (i64 at = begin, n = 0; at < end; at += n) {
       const i64 run = min(walk.run(loops_), end - at);
       if (run >= strip_unit || run == end - at) {
-        n = unbuffered_ ? run : min(run, map_block);
+        n = min(run, block_);
         one_run(walk, n);
         walk.advance(loops_, n);
       } else {
@@ -166,6 +170,7 @@ class MapRunner {
         many_runs(walk, n);
       }
     }
+    if (streams_) cpu::fence();
   }
 
  private:
@@ -186,12 +191,13 @@ class MapRunner {
     Strip s;
     for (int k = 0; k < loops_.operands; ++k) {
       s.step[k] = !repeated_[k];
-      s.data[k] = direct_[k] ? address(k, walk) : buffer_[k];
+      s.data[k] = direct_[k] && !(k == 0 && streams_) ? address(k, walk) : buffer_[k];
       if (k > 0 && !direct_[k]) transfer(k, walk, 0, repeated_[k] ? min(n, i64(strip_unit)) : n);
       if (repeated_[k] && n < strip_unit) s.step[k] = 1;  // a short strip never reads past them
     }
     run_strip(s, n);
-    if (!direct_[0]) transfer(0, walk, 0, n);
+    if (streams_) cpu::stream(address(0, walk), buffer_[0], n * plan_.operand[0].size);
+    else if (!direct_[0]) transfer(0, walk, 0, n);
   }
 
   /// n elements of several short runs, gathered. Moves the walk past them.
@@ -247,9 +253,10 @@ class MapRunner {
   const MapPlan& plan_;
   const LoopNest& loops_;
   const int last_;
-  bool direct_[max_operands], repeated_[max_operands], dense_[max_operands];
-  bool unbuffered_ = true, overwrites_ = false;
-  alignas(64) char buffer_[max_operands][map_block * 8];
+  bool direct_[max_operands] = {}, repeated_[max_operands] = {}, dense_[max_operands] = {};
+  bool unbuffered_ = true, overwrites_ = false, streams_ = false;
+  i64 block_;
+  alignas(64) char buffer_[max_operands][map_buffer];
   alignas(64) char end_[max_operands][strip_unit * 8];
 };
 

@@ -77,6 +77,13 @@ inline void sort_loops(LoopNest& nest, int begin, int end) {
   }
 }
 
+/// Whether operand k is walked in the order of its memory, without gaps.
+inline bool is_dense(const LoopNest& nest, int k, i64 size) {
+  for (int d = nest.rank - 1; d >= 0; size *= nest.lengths[d--])
+    if (nest.strides[k][d] != size) return false;
+  return true;
+}
+
 /// A position in a nest, with every operand's byte offset.
 struct LoopWalk {
   i64 coord[max_loops];

@@ -74,6 +74,41 @@ inline bool as_transposition(LoopNest& loops, int size) {
   return false;
 }
 
+/// Elements [begin, end) of a copy to memory without gaps, past the caches: short runs are gathered first.
+inline void stream_copy(const LoopNest& loops, char* to, const char* from, i64 size, ConvertFn convert, i64 begin,
+                        i64 end) {
+  constexpr i64 room = 4096, long_run = 1024;
+  alignas(64) char gathered[room];
+  i64 held = 0;
+  const i64 stride = loops.strides[1][loops.rank - 1];
+  const auto write = [&](const char* bytes, i64 n) {
+    cpu::stream(to, bytes, n);
+    to += n;
+  };
+  to += begin * size;
+  LoopWalk walk(loops, begin);
+  for (i64 at = begin, n = 0; at < end; at += n) {
+    n = min(walk.run(loops), end - at);
+    const char* const run = from + walk.offset[1];
+    if (stride == size && n * size >= long_run) {
+      write(gathered, held);
+      write(run, n * size);
+      held = 0;
+    } else {
+      n = min(n, (room - held) / size);
+      convert(gathered + held, size, run, stride, n);
+      held += n * size;
+      if (held + size > room) {
+        write(gathered, held);
+        held = 0;
+      }
+    }
+    walk.advance(loops, n);
+  }
+  write(gathered, held);
+  cpu::fence();
+}
+
 }  // namespace detail
 
 /// Operand 1 of the loops to operand 0, converted. `size` is that of an element where both have one type, else 0.
@@ -102,7 +137,9 @@ inline void run_copy(LoopNest& loops, void* to, const void* from, int size, Conv
     });
     return;
   }
+  const bool streams = size > 0 && is_dense(loops, 0, size) && loops.total() * size >= cpu::streamed_bytes;
   split_range(executor, loops.total(), 1, strip_unit, [&](i64 begin, i64 end, int) {
+    if (streams) return detail::stream_copy(loops, t, f, size, convert, begin, end);
     const int last = loops.rank - 1;
     LoopWalk walk(loops, begin);
     for (i64 at = begin, n = 0; at < end; at += n) {

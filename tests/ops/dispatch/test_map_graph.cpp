@@ -2,6 +2,7 @@
 #include "core/gpu_check.h"
 #include "ops/capture.h"
 #include "ops/composed_check.h"
+#include "ops/gradient.h"
 #include "ops/map_graph.h"
 #include "ops/op_table.h"
 #include "tessera/autocast.h"
@@ -170,6 +171,44 @@ TEST(MapGraph, KnowsWhatIsDetached) {
   const amp::Autocast region(BFloat16);  // f64 is left alone there, and operators run one by one
   expect_same({got}, {grad({loss()}, {variance})[0]}, "gradient of a bounded variance");
   EXPECT_NE(got.to_vector<double>()[0], 0);
+}
+
+// Results that go past the caches.
+TEST(MapGraph, HasTheBitsOfItsOperatorsInLargeTensors) {
+  Generator g(14);
+  const Tensor x = uniform64({2'000'003}, g, 0.05, 0.95).to(Float32), weight = normal64({2'000'003}, g).to(Float32);
+  for (const Unary& u : {kUnary[6], kUnary[7], kUnary[8]}) {
+    const Tensors got = with_gradient(u.f, x, weight);
+    const ForceKernel calls("map_graph", "calls");
+    expect_same(with_gradient(u.f, x, weight), got, std::string(u.name) + ", by calls");
+  }
+}
+
+// Choices that choices decide, masks that several read and that are results, and more values at once than the stack
+// of a chain holds.
+TEST(MapGraph, KeepsMasksAndDeepTreesApart) {
+  constexpr auto f = [](const Tensor* in, const double*) {
+    const Tensor &a = in[0], &b = in[1], zero = number_like(a, 0);
+    const Tensor low = lt(a, zero), both = logical_and(low, gt(b, zero)), none = logical_not(logical_or(low, isnan(b)));
+    const Tensor deep = (a + b) * (a - b) + ((a * b + a) * (b * b - a) - (a + a * b) * (b - abs(a)));
+    const Tensor chosen = where(both, where(none, a, deep), where(low, b * deep, maximum(a, deep)));
+    return where(logical_xor(both, none), chosen, chosen - cast(low, a.dtype()));
+  };
+  constexpr auto is_low = [](const Tensor* in, const double*) {
+    return logical_or(lt(in[0] + in[1], in[0]), ge(in[0] * in[1], in[1]));
+  };
+  const Op& op = find_op("map_graph");
+  for (const DType dtype : {Float32, Float64})
+    for (const int64_t n : {1, 63, 64, 1000, 4099}) {
+      Generator g(15);
+      Tensor a = normal64({n}, g).to(dtype), b = normal64({n}, g).to(dtype);
+      if (n > 5) slice(b, 0, 3, 5).copy_(full({2}, NAN, dtype));
+      const DType types[] = {dtype, dtype};
+      for (const MapFunction& function : {MapFunction{f, dtype, dtype, {}}, MapFunction{is_low, dtype, Bool, {}}}) {
+        const Attrs attrs = FunctionAttrs{trace(function, types)};
+        expect_same(dispatch(op, {a, b}, attrs), {function({a, b})}, std::to_string(n));
+      }
+    }
 }
 
 TEST(MapGraph, IsSharedByThreads) {

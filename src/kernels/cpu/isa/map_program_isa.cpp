@@ -40,66 +40,6 @@ Code polynomial(Scalar compute) {
   return compute == Scalar::f32 ? reinterpret_cast<Code>(polynomial_of<float>) : nullptr;
 }
 
-/// As a Strip.
-struct ChoiceStrip {
-  void* data[5];
-  i64 step[5];
-  i64 count;
-};
-
-template <class F, class T>
-void choose(const ChoiceStrip& s) {
-  using V = NativeVec<T>;
-  const F condition{};
-  auto* const to = static_cast<T*>(s.data[0]);
-  const T* from[4];
-  i64 step[4];
-  for (int k = 0; k < 4; ++k) from[k] = static_cast<const T*>(s.data[k + 1]), step[k] = s.step[k + 1];
-  for (i64 i = 0; i < s.count; i += V::lanes) {
-    const auto at = [&](int k) { return load<V>(from[k] + i * step[k]); };
-    store(to + i, select(condition(at(0), at(1)), at(2), at(3)));
-  }
-}
-struct IsInfinite {
-  template <class V>
-  auto operator()(V a, V) const {
-    return op::IsInf{}(a);
-  }
-};
-struct IsNoNumber {
-  template <class V>
-  auto operator()(V a, V) const {
-    return op::IsNan{}(a);
-  }
-};
-template <class T>
-Code choice_in(MapOp condition) {
-  switch (condition) {
-    case MapOp::lt:
-      return reinterpret_cast<Code>(choose<op::Less, T>);
-    case MapOp::le:
-      return reinterpret_cast<Code>(choose<op::LessEqual, T>);
-    case MapOp::gt:
-      return reinterpret_cast<Code>(choose<op::Greater, T>);
-    case MapOp::ge:
-      return reinterpret_cast<Code>(choose<op::GreaterEqual, T>);
-    case MapOp::eq:
-      return reinterpret_cast<Code>(choose<op::Equal, T>);
-    case MapOp::ne:
-      return reinterpret_cast<Code>(choose<op::NotEqual, T>);
-    case MapOp::isinf:
-      return reinterpret_cast<Code>(choose<IsInfinite, T>);
-    case MapOp::isnan:
-      return reinterpret_cast<Code>(choose<IsNoNumber, T>);
-    default:
-      return nullptr;
-  }
-}
-Code choice(MapOp condition, Scalar compute) {
-  if (compute == Scalar::f64) return choice_in<double>(condition);
-  return compute == Scalar::f32 ? choice_in<float>(condition) : nullptr;
-}
-
 /// A thread's part of the elements.
 class Runner {
  public:
@@ -118,10 +58,14 @@ class Runner {
       n = end - i < strip_unit ? end - i : min(i64(a_.strip), (end - i) / strip_unit * strip_unit);
       const bool whole = n % strip_unit == 0;
       for (int t = 0; t < a_.tensors; ++t) place(t, i, n, whole);
+      read_next(i + n);
       for (int s = a_.once; s < a_.steps; ++s) run(a_.step[s], n);
-      if (!whole)
-        for (int t = 0; t < a_.outputs; ++t) __builtin_memcpy(address(t, i), at_[t], n * a_.value[t].size);
+      for (int t = 0; t < a_.outputs; ++t) {
+        if (a_.streams) cpu::stream(address(t, i), at_[t], n * a_.value[t].size);
+        else if (!whole) __builtin_memcpy(address(t, i), at_[t], n * a_.value[t].size);
+      }
     }
+    if (a_.streams) cpu::fence();
   }
 
  private:
@@ -135,7 +79,7 @@ class Runner {
     const MapValue& value = a_.value[t];
     if (value.repeats) return;
     if (value.layout) return gather(value, i, n);
-    at_[t] = whole ? address(t, i) : room_ + value.offset;
+    at_[t] = whole && !(a_.streams && t < a_.outputs) ? address(t, i) : room_ + value.offset;
     if (!whole && t >= a_.outputs) __builtin_memcpy(at_[t], address(t, i), n * value.size);
   }
 
@@ -170,31 +114,45 @@ class Runner {
       const MapValue& from = a_.value[step.from[0]];
       return convert(step.code, at_[step.to], to.size, at_[step.from[0]], from.repeats ? 0 : from.size, n);
     }
+    if (step.links > 0) return run_chain(step, round_up(n, i64(strip_unit)));
     Strip s;
     s.count = round_up(n, i64(strip_unit));
-    if (step.inputs == 4) {
-      ChoiceStrip c;
-      c.count = s.count;
-      set_operands(c, step);
-      return reinterpret_cast<void (*)(const ChoiceStrip&)>(step.code)(c);
-    }
-    set_operands(s, step);
-    s.context = step.polynomial.addends ? static_cast<const void*>(&step.polynomial) : step.numbers;
-    reinterpret_cast<StripFn>(step.code)(s);
-  }
-
-  template <class S>
-  void set_operands(S& s, const MapStep& step) const {
     s.data[0] = at_[step.to];
     s.step[0] = 1;
     for (int k = 0; k < step.inputs; ++k) {
       s.data[k + 1] = at_[step.from[k]];
       s.step[k + 1] = !a_.value[step.from[k]].repeats;
     }
+    s.context = step.polynomial.addends ? static_cast<const void*>(&step.polynomial) : step.numbers;
+    reinterpret_cast<StripFn>(step.code)(s);
+  }
+
+  void run_chain(const MapStep& step, i64 count) {
+    PlacedLink placed[MapChain::most_links];
+    for (int k = 0; k < step.links; ++k) {
+      const MapLink& link = step.link[k];
+      placed[k] = {link.code, {}, {}, {link.numbers[0], link.numbers[1]}};
+      for (int o = 0; o < 3; ++o) {
+        if (link.value[o] < 0) continue;
+        placed[k].data[o] = at_[link.value[o]];
+        placed[k].step[o] = !a_.value[link.value[o]].repeats;
+      }
+    }
+    reinterpret_cast<void (*)(const MapChain&)>(step.code)({placed, placed + step.links, count, next_, nexts_});
+    nexts_ = 0;
+  }
+
+  /// What the strip behind this one reads is asked for while this one is computed.
+  void read_next(i64 behind) {
+    nexts_ = 0;
+    for (int t = a_.outputs; a_.streams && t < a_.tensors; ++t)
+      if (!a_.value[t].repeats && !a_.value[t].layout) next_[nexts_++] = {address(t, behind), a_.value[t].size};
   }
 
   const MapProgramArgs& a_;
   char* at_[MapProgramArgs::most_values];
+  ReadNext next_[MapProgramArgs::most_inputs];
+  int nexts_ = 0;
   alignas(64) char room_[MapProgramArgs::room];
 };
 
@@ -208,6 +166,6 @@ void run(const MapProgramArgs& args, Executor& executor) {
 }  // namespace
 
 extern const MapProgramTable map_program_table;
-const MapProgramTable map_program_table = {map, conversion, polynomial, choice, cost_of, run};
+const MapProgramTable map_program_table = {map, conversion, polynomial, chain_code, cost_of, run};
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA

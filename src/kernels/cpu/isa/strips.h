@@ -10,6 +10,8 @@ namespace tessera::cpu_kernels::TESSERA_ISA {
 tile::StripFn strip_of(MapOp op, Scalar compute);
 /// The same of math alone.
 tile::StripFn math_strip(MapOp op, Scalar compute);
+/// A function of a MapChain (kernels/args/map_chain.h); null where there is none in a type.
+void (*chain_code(Scalar compute))();
 /// Cost of an element in additions, roughly: decides how many elements are worth a thread.
 long long cost_of(MapOp op, Scalar compute);
 

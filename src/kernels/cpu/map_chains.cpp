@@ -1,0 +1,284 @@
+#include "kernels/cpu/map_chains.h"
+
+#include <algorithm>
+
+namespace tessera::cpu_kernels {
+namespace {
+
+/// What a link may be of a step.
+enum class LinkKind { none, map, question, of_masks, choice, mask_as_it_is, ones };
+
+LinkKind kind_of(const MapStep& step, const std::vector<Scalar>& types) {
+  if (step.links > 0 || step.polynomial.addends) return LinkKind::none;
+  if (step.converts) {
+    const Scalar from = types[static_cast<size_t>(step.from[0])], to = types[static_cast<size_t>(step.to)];
+    if (from != Scalar::boolean) return LinkKind::none;
+    return to == Scalar::i32                        ? LinkKind::mask_as_it_is
+           : to == Scalar::f32 || to == Scalar::f64 ? LinkKind::ones
+                                                    : LinkKind::none;
+  }
+  switch (step.op) {
+#define TESSERA_LINK(name, ...) case MapOp::name:
+    TESSERA_LINKS_OF_ONE(TESSERA_LINK)
+    TESSERA_LINKS_WITH_NUMBERS(TESSERA_LINK)
+    TESSERA_LINKS_OF_TWO(TESSERA_LINK)
+    TESSERA_LINKS_OF_TWO_WITH_NUMBERS(TESSERA_LINK)
+    return LinkKind::map;
+    TESSERA_QUESTIONS_OF_ONE(TESSERA_LINK)
+    TESSERA_QUESTIONS_OF_TWO(TESSERA_LINK)
+    return LinkKind::question;
+    TESSERA_LINKS_OF_MASKS(TESSERA_LINK)
+    case MapOp::logical_not:
+      return LinkKind::of_masks;
+    case MapOp::where:
+      return LinkKind::choice;
+#undef TESSERA_LINK
+    default:
+      return LinkKind::none;
+  }
+}
+
+bool makes_mask(LinkKind kind) {
+  return kind == LinkKind::question || kind == LinkKind::of_masks || kind == LinkKind::mask_as_it_is;
+}
+/// Whether operand k is a mask.
+bool takes_mask(LinkKind kind, int k) {
+  return kind == LinkKind::of_masks || kind == LinkKind::mask_as_it_is || kind == LinkKind::ones ||
+         (kind == LinkKind::choice && k == 0);
+}
+
+class ChainMaker {
+ public:
+  ChainMaker(MapSteps& program, size_t first, int outputs) : p_(program), first_(first), outputs_(outputs) {
+    kinds_.resize(p_.steps.size(), LinkKind::none);
+    for (size_t i = first; i < p_.steps.size(); ++i) kinds_[i] = kind_of(p_.steps[i], p_.types);
+  }
+
+  void join() {
+    while (leave_out_masks_for_others()) continue;
+    std::vector<MapStep> joined(p_.steps.begin(), p_.steps.begin() + static_cast<std::ptrdiff_t>(first_));
+    for (size_t i = first_; i < p_.steps.size();) {
+      const size_t end = end_of_run(i);
+      if (end - i < 2 || !chain(i, end, joined)) joined.insert(joined.end(), at(i), at(std::max(end, i + 1)));
+      i = std::max(end, i + 1);
+    }
+    p_.steps = std::move(joined);
+  }
+
+ private:
+  using Steps = std::vector<MapStep>;
+  Steps::const_iterator at(size_t i) const { return p_.steps.begin() + static_cast<std::ptrdiff_t>(i); }
+  const MapStep& step(size_t i) const { return p_.steps[i]; }
+
+  /// The type that a step computes in; none of steps of masks alone.
+  bool computes_in(size_t i, Scalar& type) const {
+    if (kinds_[i] == LinkKind::of_masks || kinds_[i] == LinkKind::mask_as_it_is) return false;
+    type = kinds_[i] == LinkKind::ones ? p_.types[static_cast<size_t>(step(i).to)] : step(i).compute;
+    return true;
+  }
+  size_t end_of_run(size_t begin) const {
+    Scalar type{};
+    bool known = false;
+    size_t i = begin;
+    for (; i < p_.steps.size() && kinds_[i] != LinkKind::none; ++i) {
+      Scalar own{};
+      if (!computes_in(i, own)) continue;
+      if (known ? own != type : !map_program_table().chain(own)) break;
+      type = own;
+      known = true;
+    }
+    return known ? i : begin;
+  }
+
+  // A mask is all bits or none, which is no bool: its readers are in its chain, and know it.
+  bool leave_out_masks_for_others() {
+    std::vector<size_t> run_of(p_.steps.size(), 0), maker(p_.values.size(), none);
+    for (size_t i = first_; i < p_.steps.size();) {
+      const size_t end = std::max(end_of_run(i), i + 1);
+      if (end_of_run(i) == i) kinds_[i] = LinkKind::none;
+      for (; i < end; ++i) run_of[i] = end;
+    }
+    std::vector<bool> drop(p_.steps.size(), false);
+    for (size_t i = first_; i < p_.steps.size(); ++i) {
+      if (makes_mask(kinds_[i]) && step(i).to < outputs_) drop[i] = true;
+      for (short k = 0; k < step(i).inputs; ++k) {
+        const size_t made = maker[static_cast<size_t>(step(i).from[k])];
+        const bool is_mask = made != none && makes_mask(kinds_[made]);
+        const bool together = made != none && kinds_[i] != LinkKind::none && run_of[made] == run_of[i];
+        if (is_mask && !(together && takes_mask(kinds_[i], k))) drop[made] = true;
+        if (kinds_[i] != LinkKind::none && takes_mask(kinds_[i], k) && !(is_mask && together)) drop[i] = true;
+      }
+      maker[static_cast<size_t>(step(i).to)] = i;
+    }
+    bool any = false;
+    for (size_t i = first_; i < p_.steps.size(); ++i)
+      if (drop[i] && kinds_[i] != LinkKind::none) kinds_[i] = LinkKind::none, any = true;
+    return any;
+  }
+
+  // ---- one run
+
+  bool chain(size_t begin, size_t end, Steps& joined) {
+    maker_.assign(p_.values.size(), none);
+    for (size_t i = begin; i < end; ++i) maker_[static_cast<size_t>(step(i).to)] = i;
+    find_roots(begin, end);
+    std::vector<std::vector<MapLink>> parts(1);
+    for (size_t i = begin; i < end; ++i) {
+      if (!root_[static_cast<size_t>(step(i).to)]) continue;
+      links_.clear();
+      add(i);
+      links_.push_back(link(MapLink::store, step(i).to));
+      if (links_.size() > MapChain::most_links) return false;
+      if (parts.back().size() + links_.size() > MapChain::most_links) parts.emplace_back();
+      append(parts.back());
+    }
+    Scalar type{};
+    for (size_t i = begin; i < end; ++i) computes_in(i, type);
+    for (size_t i = begin; i < end; ++i)
+      if (makes_mask(kinds_[i])) keep_as(step(i).to, type);
+    for (auto& links : parts) {
+      MapStep made{};
+      made.code = map_program_table().chain(type);
+      made.links = static_cast<int>(links.size());
+      made.to = static_cast<short>(p_.chains.size());
+      p_.chains.push_back(std::move(links));
+      joined.push_back(made);
+    }
+    return true;
+  }
+  void keep_as(short v, Scalar type) {
+    p_.types[static_cast<size_t>(v)] = type;
+    p_.values[static_cast<size_t>(v)].size = type == Scalar::f64 ? 8 : 4;
+  }
+
+  // What is on top of the stack need not be loaded again.
+  void append(std::vector<MapLink>& part) const {
+    const bool again = !part.empty() && part.back().code == MapLink::store && links_.front().code == MapLink::load &&
+                       part.back().value[0] == links_.front().value[0];
+    part.insert(part.end(), links_.begin() + again, links_.end());
+  }
+
+  // What is read outside or more than once has memory, and what the stack has no room for.
+  void find_roots(size_t begin, size_t end) {
+    std::vector<int> reads(p_.values.size(), 0);
+    for (size_t i = first_; i < p_.steps.size(); ++i)
+      for (short k = 0; k < step(i).inputs; ++k)
+        reads[static_cast<size_t>(step(i).from[k])] += i >= begin && i < end ? 1 : 2;
+    root_.assign(p_.values.size(), true);
+    std::vector<int> depth(p_.values.size(), 1);
+    for (size_t i = begin; i < end; ++i) {
+      const auto to = static_cast<size_t>(step(i).to);
+      depth[to] = depth_of(i, depth);
+      root_[to] = step(i).to < outputs_ || (reads[to] != 1 && !is_question_of_memory(i));
+    }
+  }
+  // Which is asked again wherever it is read.
+  bool is_question_of_memory(size_t i) const {
+    if (kinds_[i] != LinkKind::question) return false;
+    const MapStep& s = step(i);
+    return is_memory(static_cast<size_t>(s.from[0])) && is_memory(static_cast<size_t>(s.from[s.inputs - 1]));
+  }
+  int depth_of(size_t i, std::vector<int>& depth) {
+    constexpr int most = 3;
+    int below = 0, deepest = 1;
+    const auto place = [&](short value, bool takes_room) {
+      const auto v = static_cast<size_t>(value);
+      if (!is_memory(v) && below + depth[v] > most) root_[v] = true;
+      const bool tree = !is_memory(v);
+      deepest = std::max(deepest, below + (tree ? depth[v] : takes_room));
+      below += tree || takes_room;
+    };
+    const MapStep& s = step(i);
+    if (kinds_[i] != LinkKind::choice) {
+      for (short k = 0; k < s.inputs; ++k) place(s.from[k], false);
+      return deepest;
+    }
+    if (const MapStep* asked = question_of(s)) {
+      for (const short v : {s.from[1], s.from[2]}) place(v, false);
+      place(asked->from[0], true);
+      return deepest;
+    }
+    place(s.from[0], true);
+    place(s.from[1], is_memory(static_cast<size_t>(s.from[2])));
+    place(s.from[2], false);
+    return deepest;
+  }
+  bool is_memory(size_t v) const { return maker_[v] == none || root_[v]; }
+
+  // What leaves a step's result on top of the stack.
+  void add(size_t i) {
+    const MapStep& s = step(i);
+    if (kinds_[i] == LinkKind::choice) return add_choice(s);
+    const auto numbered = [&](int code, short value) {
+      links_.push_back(link(code, value));
+      std::copy(s.numbers, s.numbers + 2, links_.back().numbers);
+    };
+    const bool first = is_memory(static_cast<size_t>(s.from[0]));
+    if (s.inputs == 1) {
+      push(s.from[0]);
+      if (kinds_[i] == LinkKind::mask_as_it_is) return;
+      return numbered(kinds_[i] == LinkKind::ones  ? MapLink::ones
+                      : s.op == MapOp::logical_not ? MapLink::invert
+                                                   : MapLink::code_of(s.op),
+                      -1);
+    }
+    if (is_memory(static_cast<size_t>(s.from[1]))) {
+      push(s.from[0]);
+      return numbered(MapLink::code_of(s.op, LinkForm::second_in_memory), s.from[1]);
+    }
+    if (first) {
+      push(s.from[1]);
+      return numbered(MapLink::code_of(s.op, LinkForm::first_in_memory), s.from[0]);
+    }
+    push(s.from[0]);
+    push(s.from[1]);
+    numbered(MapLink::code_of(s.op), -1);
+  }
+  void add_choice(const MapStep& s) {
+    const bool first = is_memory(static_cast<size_t>(s.from[1])), second = is_memory(static_cast<size_t>(s.from[2]));
+    if (const MapStep* asked = question_of(s)) {
+      if (!first) push(s.from[1]);
+      if (!second) push(s.from[2]);
+      push(asked->from[0]);
+      const ChoiceForm form = first    ? second ? ChoiceForm::memory : ChoiceForm::first_in_memory
+                              : second ? ChoiceForm::second_in_memory
+                                       : ChoiceForm::stack;
+      MapLink made = link(MapLink::choice_of(asked->op, form), asked->inputs == 2 ? asked->from[1] : short(-1));
+      made.value[1] = first ? s.from[1] : short(-1);
+      made.value[2] = second ? s.from[2] : short(-1);
+      return links_.push_back(made);
+    }
+    push(s.from[0]);
+    if (second || !first) push(s.from[1]);
+    if (!second) push(s.from[2]);
+    const LinkForm form = second ? LinkForm::second_in_memory : first ? LinkForm::first_in_memory : LinkForm::stack;
+    links_.push_back(link(MapLink::code_of(MapOp::where, form), second ? s.from[2] : first ? s.from[1] : short(-1)));
+  }
+  // The question that decides a choice alone, if what it compares with is in memory.
+  const MapStep* question_of(const MapStep& s) const {
+    const auto mask = static_cast<size_t>(s.from[0]);
+    if (is_memory(mask) || kinds_[maker_[mask]] != LinkKind::question) return nullptr;
+    const MapStep& asked = step(maker_[mask]);
+    return asked.inputs == 1 || is_memory(static_cast<size_t>(asked.from[1])) ? &asked : nullptr;
+  }
+  static MapLink link(int code, short value) { return {code, {value, -1, -1}, {}}; }
+  void push(short v) {
+    if (is_memory(static_cast<size_t>(v))) links_.push_back(link(MapLink::load, v));
+    else add(maker_[static_cast<size_t>(v)]);
+  }
+
+  static constexpr size_t none = ~size_t{0};
+  MapSteps& p_;
+  const size_t first_;
+  const int outputs_;
+  std::vector<LinkKind> kinds_;
+  std::vector<size_t> maker_;  // of the run's values, their steps
+  std::vector<bool> root_;     // whether a value has memory
+  std::vector<MapLink> links_;
+};
+
+}  // namespace
+
+void join_chains(MapSteps& program, size_t first, int outputs) { ChainMaker(program, first, outputs).join(); }
+
+}  // namespace tessera::cpu_kernels
