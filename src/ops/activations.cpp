@@ -83,8 +83,7 @@ Tensor softsign(const Tensor& x) {
 Tensor softshrink(const Tensor& x, double lambda) {
   require_not_negative("softshrink", lambda);
   const auto f = [](const Tensor& v, double by) {
-    const Tensor zero = number_like(v, 0), moved = where(lt(v, zero), v + by, v + -by);
-    return where(le(abs(v), number_like(v, by)), zero, moved);
+    return where(le(abs(v), number_like(v, by)), number_like(v, 0), v - clamp(v, -by, by));
   };
   return map_in_single(x, f, lambda);
 }

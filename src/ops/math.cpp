@@ -13,11 +13,13 @@ namespace tessera {
 namespace {
 
 Tensor below_zero(const Tensor& x) { return lt(x, number_like(x, 0)); }
+/// 1 or -1, a constant. Not by abs and sign, whose gradients are 0 at 0.
+Tensor side_of_zero(const Tensor& x) { return where(below_zero(x), number_like(x, -1), number_like(x, 1)); }
 
-/// An odd function from what it is for x >= 0. Not by abs and sign, whose gradients are 0 at 0.
+/// An odd function from what it is for x >= 0.
 Tensor odd(const Tensor& x, Tensor (*f)(const Tensor&)) {
-  const Tensor below = below_zero(x), y = f(where(below, -x, x));
-  return where(below, -y, y);
+  const Tensor side = side_of_zero(x);
+  return f(x * side) * side;
 }
 
 // log(a + sqrt(a² + 1)) without cancellation; log(2 a) where 1 is nothing beside the square.
@@ -66,14 +68,13 @@ Tensor atanh(const Tensor& x) {
 // The arc tangent of the smaller side by the larger one, then the octant.
 Tensor atan2(const Tensor& y, const Tensor& x) {
   return map_in_single(y, x, [](const Tensor& b, const Tensor& a) {
-    const Tensor left = below_zero(a), under = below_zero(b), width = where(left, -a, a), height = where(under, -b, b);
+    const Tensor side = side_of_zero(a), upright = side_of_zero(b), width = a * side, height = b * upright;
     const Tensor steep = gt(height, width), larger = where(steep, height, width), smaller = where(steep, width, height);
     const Tensor zero = number_like(larger, 0), one = number_like(larger, 1);
     const Tensor ratio =
         where(logical_and(isinf(larger), isinf(smaller)), one, smaller / where(eq(larger, zero), one, larger));
     const Tensor octant = atan(ratio), quadrant = where(steep, std::numbers::pi / 2 - octant, octant);
-    const Tensor upper = where(left, std::numbers::pi - quadrant, quadrant);
-    return where(under, -upper, upper);
+    return where(below_zero(a), std::numbers::pi - quadrant, quadrant) * upright;
   });
 }
 
@@ -110,8 +111,8 @@ Tensor div_trunc(const Tensor& a, const Tensor& b) {
 Tensor fmod(const Tensor& a, const Tensor& b) {
   if (!is_floating(promote(a.dtype(), b.dtype()))) return a - div_trunc(a, b) * b;
   return map_in_single(a, b, [](const Tensor& x, const Tensor& y) {
-    const Tensor below = below_zero(x), rest = remainder(where(below, -x, x), abs(y));
-    return where(below, -rest, rest);
+    const Tensor side = side_of_zero(x);
+    return remainder(x * side, abs(y)) * side;
   });
 }
 

@@ -155,6 +155,22 @@ Tensor eye(int64_t rows, int64_t columns, int64_t offset, DType dtype, Device de
 }
 
 // From both ends, so that both are met.
+namespace {
+// Counted from both ends, so that each is exact.
+Tensor host_linspace(double start, double end, double step, int64_t half, const Tensor& to) {
+  const int64_t last = to.numel() - 1;
+  with_element_type(to.dtype(), [&]<class T>(T*) {
+    each_part(to.numel(), 4, [&](int64_t begin, int64_t stop) {
+      T* const out = to.data<T>();
+      const int64_t middle = std::clamp(half, begin, stop);
+      for (int64_t i = begin; i < middle; ++i) out[i] = static_cast<T>(start + static_cast<double>(i) * step);
+      for (int64_t i = middle; i < stop; ++i) out[i] = static_cast<T>(end - static_cast<double>(last - i) * step);
+    });
+  });
+  return to;
+}
+}  // namespace
+
 Tensor linspace(double start, double end, int64_t steps, DType dtype, Device device) {
   if (steps < 0) throw Error(fmt::format("linspace: {} steps", steps));
   if (!is_floating(dtype)) return cast(linspace(start, end, steps, Float64, device), dtype);
@@ -163,6 +179,8 @@ Tensor linspace(double start, double end, int64_t steps, DType dtype, Device dev
     return dispatch_one(find_op("arange"), {}, CreateAttrs{DimList(Shape{count}), dtype, first, by, device});
   };
   const int64_t half = steps - steps / 2;
+  if (steps > 1 && device.type == DeviceType::CPU && !device.meta && !is_capturing())
+    return host_linspace(start, end, step, half, empty({steps}, dtype));
   return steps < 2 ? from(start, step, steps)
                    : concat({from(start, step, half), flip(from(end, -step, steps - half), {0})}, 0);
 }

@@ -1,6 +1,7 @@
 // Functions that move elements, against their definitions.
 #include "ops/composed_check.h"
 #include "ops/reference.h"
+#include "tessera/ops_indexing.h"
 #include "tessera/ops_shape.h"
 
 namespace tessera {
@@ -119,6 +120,29 @@ TEST(Shapes, Made) {
   EXPECT_EQ(error_of([] { eye(-2); }), "eye: -2 rows and -2 columns");
   EXPECT_EQ(error_of([] { linspace(0, 1, -1); }), "linspace: -1 steps");
   EXPECT_EQ(error_of([&] { meshgrid({a, ones({2, 2})}); }), "meshgrid: [2, 2] is not 1-d");
+}
+
+// Results that go past the caches: fills, copies backwards, rows at places, and numbers counted from both ends.
+TEST(Shapes, LargerThanCaches) {
+  const int64_t n = 1'700'003, width = 16, rows = 120'001;
+  for (const DType dtype : {Float32, Float64, Int8}) {
+    const Tensor all = full({n * 8}, 3, dtype);
+    EXPECT_EQ(amin(cast(all, Float32)).item<double>(), 3);
+    EXPECT_EQ(amax(cast(all, Float32)).item<double>(), 3);
+  }
+  for (const DType dtype : {Float32, Int64}) {
+    const auto got = flip(arange(0, static_cast<double>(n), 1, dtype), {0}).to_vector<double>();
+    for (int64_t i = 0; i < n; ++i) ASSERT_EQ(got[static_cast<size_t>(i)], static_cast<double>(n - 1 - i)) << i;
+  }
+  Generator g(9);
+  const Tensor weight = normal64({50, width}, g).to(Float32);
+  const Tensor places = remainder(arange(0, static_cast<double>(rows), 1, Int64) * 7.0, full({}, 50, Int64));
+  const auto found = embedding(places, weight).to_vector<double>(), w = weight.to_vector<double>();
+  for (int64_t i = 0; i < rows * width; ++i)
+    ASSERT_EQ(found[static_cast<size_t>(i)], w[static_cast<size_t>(i / width * 7 % 50 * width + i % width)]) << i;
+  const auto line = linspace(-1, 0.3, n, Float32).to_vector<double>();
+  for (int64_t i = 0; i < n; ++i)
+    ASSERT_NEAR(line[static_cast<size_t>(i)], -1 + 1.3 * static_cast<double>(i) / static_cast<double>(n - 1), 6e-8);
 }
 
 // As Python's range of slice.indices.
