@@ -378,7 +378,8 @@ TEST_F(Direct, backward_filters) {
 class Spread : public Direct {
  public:
   // Lanes of several groups in one vector and in two, and seen in more; a last block of lanes that overlaps; strides,
-  // of points too; dilation one way; padding wider than the window; rows of images in several copies.
+  // of points too; dilation, both ways, beside strides, and of fewer rows than residues; padding wider than the window;
+  // rows of images in several copies.
   const std::vector<Case> groups{{2, 48, 32, 16, {13, 11}, {1, 1}, {1, 1}, {1, 1}, {0, 0}},
                                  {1, 48, 33, 3, {9, 10}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
                                  {3, 40, 24, 8, {7, 12}, {3, 2}, {2, 3}, {1, 1}, {1, 0}},
@@ -388,7 +389,11 @@ class Spread : public Direct {
                                  {2, 34, 17, 17, {15, 9}, {1, 1}, {3, 2}, {1, 1}, {0, 0}},
                                  {1, 34, 51, 17, {9, 8}, {1, 3}, {2, 1}, {2, 1}, {1, 4}},
                                  {1, 64, 64, 16, {61, 40}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
-                                 {2, 20, 20, 10, {3, 2}, {7, 7}, {1, 1}, {1, 1}, {5, 6}}};
+                                 {2, 20, 20, 10, {3, 2}, {7, 7}, {1, 1}, {1, 1}, {5, 6}},
+                                 {5, 48, 64, 16, {3, 7}, {1, 1}, {1, 1}, {1, 1}, {0, 0}},
+                                 {2, 32, 56, 8, {13, 13}, {7, 7}, {3, 1}, {2, 2}, {0, 6}},
+                                 {1, 24, 36, 12, {17, 14}, {3, 2}, {4, 2}, {6, 3}, {7, 2}},
+                                 {1, 36, 24, 12, {5, 19}, {2, 3}, {1, 3}, {4, 2}, {0, 1}}};
 };
 
 TEST_F(Spread, all_passes) {

@@ -76,15 +76,18 @@ Reason weight_grad_takes_depthwise(const Call& call) {
 bool rows_lie(std::initializer_list<const Operand*> images) {
   return std::ranges::all_of(images, [](const Operand* t) { return t->size(3) == 1 || t->strides()[3] == 1; });
 }
-// Where each channel has a filter of its own, vectors run along channels that lie last, however few. Copies of images
-// whose rows lie pay where rows are short; not where images are read where they lie, or are larger than the caches.
-bool rows_beat_channels(const Call& call, const Operand& weight, bool rows, int64_t columns) {
+// Where each channel has a filter of its own, vectors run along channels that lie last, however few. Images whose rows
+// lie are copied for that, which costs little inside the second-level cache and much beyond all caches, unless many
+// taps pay for it. `gradient`: of filters, whose kernel for rows does without results in memory.
+bool rows_beat_channels(const Call& call, const Operand& weight, bool rows, int64_t columns, bool gradient) {
   const auto& a = call.attrs.as<ConvAttrs>();
   if (!rows) return false;
-  const bool in_place = weight.size(2) * weight.size(3) == 1 && a.stride[0] == 1 && a.stride[1] == 1 &&
-                        a.padding[0] == 0 && a.padding[1] == 0;
-  const bool large = call.in[0].numel() > (int64_t{1} << 20);
-  return in_place || columns >= (large ? 12 : 24);
+  const int64_t taps = weight.size(2) * weight.size(3), read = call.in[0].numel();
+  const bool in_place = taps == 1 && a.stride[0] == 1 && a.stride[1] == 1 && a.padding[0] == 0 && a.padding[1] == 0;
+  if (in_place) return true;
+  if (read > int64_t{1} << 20) return columns >= (taps > 16 ? 20 : 12);
+  if (read > int64_t{1} << 19) return columns >= (gradient ? 16 : 24);
+  return columns >= (weight.size(0) < 8 ? 24 : 64);
 }
 bool is_depthwise(const Call& call, const Operand& weight) {
   return weight.size(1) == 1 && weight.size(0) == call.attrs.as<ConvAttrs>().groups;
@@ -132,27 +135,63 @@ Reason takes_tiles_of_rows(const Call& call) {
   return reason == Reason::Ok ? taken_by_rows<ByRows::Winograd>(call, gradient).value_or(reason) : reason;
 }
 
+// ---- over channels that lie last, of several groups or with few results: by what takes the least time
+
+// Whether all filters can be lanes: those of a vector see channels of at most two. `gradient`: of images.
+bool can_spread(const Call& call, const Operand& weight, std::initializer_list<const Operand*> images, bool gradient) {
+  const auto& a = call.attrs.as<ConvAttrs>();
+  if (a.groups == 1 || is_depthwise(call, weight) || is_empty(call) || lie_last(images) != Reason::Ok) return false;
+  constexpr int64_t lanes = 16;
+  const int64_t channels = weight.size(1), filters = weight.size(0) / a.groups;
+  const int64_t summed = gradient ? filters : channels, each = gradient ? channels : filters;
+  const int64_t groups_met = (each + lanes - 2) / each + 1, seen = (groups_met - 1) * summed + 1;
+  return each * a.groups >= lanes && seen <= 2 * lanes;
+}
+
+enum class ByLast { None, Spread, Scatter, Planes, Direct };
+// None: channels do not lie last, a filter for each channel, or one group of many results.
+ByLast by_last(const Call& call, bool gradient) {
+  const Operand &from = call.in[0], &weight = call.in[1], &to = call.out[0];
+  const auto& a = call.attrs.as<ConvAttrs>();
+  if (conv_dtype(from) != Float32 || lie_last({&from, &to}) != Reason::Ok || is_depthwise(call, weight) ||
+      is_empty(call) || (a.groups == 1 && to.size(1) > 8))
+    return ByLast::None;
+  const bool strided = a.stride[0] * a.stride[1] > 1;
+  const ConvCost cost(a, gradient ? to : from, weight, gradient ? from : to);
+  std::pair<double, ByLast> best{cost.direct_of_few(gradient), ByLast::Direct};
+  best = std::min(best, {cost.turned_planes(gradient), ByLast::Planes});
+  if (gradient ? strided || has_taps(weight) : !strided && has_taps(weight))
+    best = std::min(best, {cost.scatter(gradient), ByLast::Scatter});
+  if (can_spread(call, weight, {&from, &to}, gradient)) best = std::min(best, {cost.spread(gradient), ByLast::Spread});
+  return best.second;
+}
+// Whether that is the one, unless others are to tell.
+template <ByLast by>
+std::optional<Reason> taken_by_last(const Call& call, bool gradient) {
+  const ByLast best = by_last(call, gradient);
+  if (best == ByLast::None) return std::nullopt;
+  return best == by ? Reason::Ok : Reason::Shape;
+}
+template <bool gradient>
+Reason takes_spread(const Call& call) {
+  return taken_by_last<ByLast::Spread>(call, gradient).value_or(Reason::Shape);
+}
+
 constexpr int64_t few_places = 20;  // of an image, which leave lanes of its rows idle
-// Images whose channels lie last are turned round on the way, where there are more taps than results and no more
-// channels than a cache holds rows of. `strided`: whether products of pixels would scatter elements along rows.
+// `strided`: whether products of pixels would scatter elements along rows.
 Reason takes_planes(const Call& call, bool gradient, bool strided) {
   const Operand &from = call.in[0], &weight = call.in[1], &to = call.out[0];
   const auto& a = call.attrs.as<ConvAttrs>();
   if (conv_dtype(from) != Float32) return Reason::DType;
   if (const auto reason = taken_by_rows<ByRows::Planes>(call, gradient)) return *reason;
+  if (const auto reason = taken_by_last<ByLast::Planes>(call, gradient)) return *reason;
   const bool rows = rows_lie({&from, &to});
-  if (!rows && std::min(from.size(3), to.size(3)) < 7) return Reason::Layout;
   if (is_depthwise(call, weight)) {
     const int64_t columns = gradient ? to.size(3) / a.stride[1] : to.size(3);
-    return rows_beat_channels(call, weight, rows, columns) ? Reason::Ok : Reason::Shape;
+    return rows_beat_channels(call, weight, rows, columns, false) ? Reason::Ok : Reason::Shape;
   }
+  if (!rows) return Reason::Layout;
   const int64_t each = to.size(1) / a.groups, summed = from.size(1) / a.groups;
-  if (!rows) {
-    const int64_t taps = weight.size(2) * weight.size(3);
-    if (each > 8 || taps < 2 * each || summed * from.size(3) > 16384) return Reason::Layout;
-    const ConvCost cost(a, gradient ? to : from, weight, gradient ? from : to);
-    return cost.turned_planes(gradient) < cost.direct_of_few(gradient) ? Reason::Ok : Reason::Layout;
-  }
   const auto places = [](const Operand& t) { return t.size(2) * t.size(3); };
   if (std::min(places(from), places(to)) < few_places) return Reason::Small;
   const bool few = each <= 8 || (each <= 12 && summed <= 16);
@@ -167,31 +206,6 @@ Reason input_grad_takes_planes(const Call& call) {
   const bool copied = call.out[0].size(3) < short_row * call.attrs.as<ConvAttrs>().stride[1];
   return takes_planes(call, true, is_strided(call) && !copied);
 }
-
-// ---- over channels that lie last in groups of few: all filters are lanes
-
-// Whether they can be: those of a vector see channels of at most two. `gradient`: of images.
-bool can_spread(const Call& call, const Operand& weight, std::initializer_list<const Operand*> images, bool gradient) {
-  const auto& a = call.attrs.as<ConvAttrs>();
-  if (a.groups == 1 || is_depthwise(call, weight) || is_empty(call) || lie_last(images) != Reason::Ok) return false;
-  const bool dilated[] = {weight.size(2) > 1 && a.dilation[0] > 1, weight.size(3) > 1 && a.dilation[1] > 1};
-  constexpr int64_t lanes = 16;
-  const int64_t channels = weight.size(1), filters = weight.size(0) / a.groups;
-  const int64_t summed = gradient ? filters : channels, each = gradient ? channels : filters;
-  const int64_t groups_met = (each + lanes - 2) / each + 1, seen = (groups_met - 1) * summed + 1;
-  return each * a.groups >= lanes && seen <= 2 * lanes && !(dilated[0] && dilated[1]);
-}
-Reason takes_spread(const Call& call, bool gradient) {
-  const Operand &from = call.in[0], &weight = call.in[1], &to = call.out[0];
-  if (conv_dtype(from) != Float32) return Reason::DType;
-  if (!can_spread(call, weight, {&from, &to}, gradient)) return Reason::Shape;
-  const ConvCost cost(call.attrs.as<ConvAttrs>(), gradient ? to : from, weight, gradient ? from : to);
-  double others = std::min(cost.direct_of_few(gradient), cost.turned_planes(gradient));
-  if (gradient || !is_strided(call)) others = std::min(others, cost.scatter(gradient));
-  return cost.spread(gradient) < others ? Reason::Ok : Reason::Shape;
-}
-Reason takes_spread(const Call& call) { return takes_spread(call, false); }
-Reason input_grad_takes_spread(const Call& call) { return takes_spread(call, true); }
 
 // ---- the gradient of filters: by what takes the least time
 
@@ -219,7 +233,7 @@ Reason weight_grad_takes_planes(const Call& call) {
   const Operand &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
   if (conv_dtype(x) != Float32) return Reason::DType;
   if (is_depthwise(call, dw)) {
-    return rows_beat_channels(call, dw, rows_lie({&x, &dy}), dy.size(3)) ? Reason::Ok : Reason::Shape;
+    return rows_beat_channels(call, dw, rows_lie({&x, &dy}), dy.size(3), true) ? Reason::Ok : Reason::Shape;
   }
   return by_filters(call) == ByFilters::Planes ? Reason::Ok : Reason::Shape;
 }
@@ -236,26 +250,24 @@ Reason weight_grad_takes_direct(const Call& call) {
 
 // Whether they take less time than kernels that compute each result from its window: these multiply padding, too, and
 // have a vector for the results of a pixel, however few.
-Reason scatter_pays(const Call& call, bool gradient, bool planes) {
+Reason scatter_pays(const Call& call, bool gradient) {
   const Operand &from = call.in[0], &weight = call.in[1], &to = call.out[0];
   if (conv_dtype(from) != Float32) return Reason::DType;
   if (!has_taps(weight) && !is_strided(call)) return Reason::Window;  // a product
   if (is_depthwise(call, weight) || is_empty(call)) return Reason::Shape;
   if (const auto reason = taken_by_rows<ByRows::Scatter>(call, gradient)) return *reason;
+  if (const auto reason = taken_by_last<ByLast::Scatter>(call, gradient)) return *reason;
   const ConvCost cost(call.attrs.as<ConvAttrs>(), gradient ? to : from, weight, gradient ? from : to);
   const double direct = cost.direct(gradient) / (takes_tiles(call, 0) == Reason::Ok ? 2 : 1);
   const bool last = lie_last({&from, &to}) == Reason::Ok;
-  const double by_rows = last ? cost.turned_planes(gradient) : 1.7 * cost.full_vectors();
-  const double others = planes || !last ? std::min(direct, by_rows) : direct;
-  return cost.scatter(gradient) < others ? Reason::Ok : Reason::Shape;
+  return cost.scatter(gradient) < (last ? direct : std::min(direct, 1.7 * cost.full_vectors())) ? Reason::Ok
+                                                                                                : Reason::Shape;
 }
 Reason takes_scatter(const Call& call) {
   if (is_strided(call)) return Reason::Window;
-  return scatter_pays(call, false, takes_planes(call) == Reason::Ok);
+  return scatter_pays(call, false);
 }
-Reason input_grad_takes_scatter(const Call& call) {
-  return scatter_pays(call, true, input_grad_takes_planes(call) == Reason::Ok);
-}
+Reason input_grad_takes_scatter(const Call& call) { return scatter_pays(call, true); }
 
 // ---- copied into channels last
 
@@ -299,7 +311,7 @@ constexpr Kernel reading_points(Kernel kernel) {
 
 using T = ConvTable;
 constexpr Kernel conv2d_list[] = {
-    staged_kernel<by<forward_args, &T::spread_workspace, &T::spread_forward>>("spread", takes_spread),
+    staged_kernel<by<forward_args, &T::spread_workspace, &T::spread_forward>>("spread", takes_spread<false>),
     staged_kernel<by<forward_args, &T::scatter_workspace, &T::scatter_forward, Last::Result>>("scatter", takes_scatter),
     staged_kernel<by<forward_args, &T::planes_workspace, &T::planes_forward>>("planes", takes_planes),
     staged_kernel<by<forward_args, &T::depthwise_workspace, &T::depthwise_forward>>("depthwise", takes_depthwise),
@@ -334,7 +346,7 @@ void act_by(const Call& call, Workspace& workspace) {
   convolve(call, workspace, args, conv_table().*bytes, conv_table().*run);
 }
 constexpr Kernel conv2d_act_list[] = {
-    staged_kernel<act_by<&T::spread_workspace, &T::spread_forward>>("spread", takes_act<takes_spread, false>),
+    staged_kernel<act_by<&T::spread_workspace, &T::spread_forward>>("spread", takes_act<takes_spread<false>, false>),
     staged_kernel<act_by<&T::scatter_workspace, &T::scatter_forward, Last::Result>>("scatter",
                                                                                     takes_act<takes_scatter, false>),
     staged_kernel<act_by<&T::planes_workspace, &T::planes_forward>>("planes", takes_act<takes_planes, true>),
@@ -352,7 +364,7 @@ constexpr Kernel conv2d_act_list[] = {
         "copied_direct", takes_act<takes_copied_direct, false>),
     staged_kernel<act_by<&T::forward_workspace, &T::forward>>("implicit_gemm")};
 constexpr Kernel input_grad_list[] = {
-    staged_kernel<by<images_args, &T::spread_workspace, &T::spread_backward_images>>("spread", input_grad_takes_spread),
+    staged_kernel<by<images_args, &T::spread_workspace, &T::spread_backward_images>>("spread", takes_spread<true>),
     staged_kernel<by<images_args, &T::scatter_workspace, &T::scatter_backward_images, Last::Result>>(
         "scatter", input_grad_takes_scatter),
     staged_kernel<by<images_args, &T::planes_workspace, &T::planes_backward_images>>("planes", input_grad_takes_planes),

@@ -48,7 +48,7 @@ double ConvCost::scatter(bool gradient) const {
   const double window = taps[0] * taps[1];
   return groups * (from * summed * (1.05 * vectors(window * each) + 0.8) + 6 * from * window * vectors(each) +
                    16 * to * vectors(each)) +
-         2 * elements_w();
+         2 * elements_w() + (groups > 1 ? beyond_caches(elements_x() + elements_y()) + 0.8 * again(gradient) : 0);
 }
 
 double ConvCost::direct(bool gradient) const {
@@ -62,40 +62,63 @@ double ConvCost::full_vectors() const { return elements_y() * channels * taps[0]
 
 double ConvCost::turned_planes(bool gradient) const {
   const double summed = gradient ? filters : channels, each = gradient ? channels : filters, panels = parts(each, 8);
-  const double strides = stride[0] * stride[1];
-  const double columns = gradient ? size[1] / stride[1] : places[1];
+  const double strides = stride[0] * stride[1], met = std::min(taps[0], stride[0]) * std::min(taps[1], stride[1]);
+  const double columns = is_point() ? size[0] * size[1] : gradient ? size[1] / stride[1] : places[1];
   const double pitch = columns + (taps[1] - 1) * dilation[1] / (gradient ? 1 : stride[1]);
-  const double lines = images * groups * (gradient ? size[0] * stride[1] : places[0]);
+  const double lines = images * groups * (is_point() ? 1 : gradient ? size[0] * stride[1] : places[0]);
   const double window = taps[0] * taps[1] / (gradient ? strides : 1);
-  const double copied = gradient ? elements_y() * strides
-                                 : elements_x() * std::min(taps[0], stride[0]) * std::min(taps[1], stride[1]) / strides;
-  const double read = gradient ? elements_y() : elements_x(), written = gradient ? elements_x() : elements_y();
-  // From beyond the caches each group reads whole lines, of which few channels are its own.
-  const double again = groups > 1 ? read * std::max(1.0, 16 / summed) + written * std::max(1.0, 16 / each) : 0;
-  return lines * std::min(vectors(columns), pitch / 16) * summed * window * (0.9 * each + 2.4 * panels) + 3.2 * copied +
-         2.2 * written + lines * panels * (100 + 1.6 * vectors(columns)) + (read + written > 1 << 20 ? 0.5 * again : 0);
+  const double copied = gradient ? elements_y() * strides : elements_x() * met / strides;
+  const double copied_rows = gradient ? places[0] * met : size[0] * std::min(taps[1], stride[1]);
+  const double written = gradient ? elements_x() : elements_y();
+  return lines * std::min(vectors(columns), pitch / 16) * summed * window * (1.3 * each + panels) + 1.2 * copied +
+         (is_point() ? 0 : 25 * images * groups * summed * copied_rows) + 1.2 * written + 80 * lines * panels +
+         1.8 * beyond_caches(elements_x() + elements_y()) + 0.1 * again(gradient);
 }
 
 double ConvCost::direct_of_few(bool gradient) const {
   const double summed = gradient ? filters : channels, each = gradient ? channels : filters;
-  const double products = tap_rows_inside * places[1] * taps[1] * summed;
-  const double pixels = gradient ? size[0] * size[1] : places[0] * places[1];
-  const double lines = gradient ? size[0] * stride[1] : places[0];
-  return images * groups * ((1.1 * products + 10 * pixels) * vectors(each) + 45 * lines) + 2.4 * elements_w();
+  const double read = gradient ? elements_y() : elements_x(), pixels = (gradient ? elements_x() : elements_y()) / each;
+  const double lines = images * groups * (gradient ? size[0] * stride[1] : places[0]),
+               rows_met = std::min(taps[1], stride[1]);
+  const double all = 1.3 * images * groups * tap_rows_inside * places[1] * taps[1] * summed * vectors(each) +
+                     2.6 * pixels * vectors(each) + (is_point() ? 0 : 63 * lines);
+  if (groups == 1) return all + elements_w();
+  const bool copied = padded || (gradient && taps[0] * taps[1] > 1);
+  const double copies =
+      copied ? read / summed * vectors(summed) * (gradient ? std::min(taps[0], stride[0]) * rows_met : 1) : 0;
+  // A row of taps is one stretch where a copy has a group's channels one after the other.
+  const bool whole = dilation[1] == 1 && copied;
+  const double stretches = images * groups * tap_rows_inside * (whole ? (gradient ? rows_met : 1) : taps[1]) *
+                           parts(gradient ? size[1] / stride[1] : places[1], 14) * parts(each, 32);
+  return all + 11 * stretches + 6.5 * copies + beyond_caches(elements_x() + elements_y()) + 0.3 * again(gradient);
+}
+
+double ConvCost::again(bool gradient) const {
+  if (groups == 1 || beyond_caches(elements_x() + elements_y()) == 0) return 0;
+  const double summed = gradient ? filters : channels, each = gradient ? channels : filters;
+  const double read = gradient ? elements_y() : elements_x(), written = gradient ? elements_x() : elements_y();
+  return read * std::max(0.0, 16 / summed - 1) + written * std::max(0.0, 16 / each - 1);
 }
 
 double ConvCost::spread(bool gradient) const {
+  const double summed = gradient ? filters : channels, blocks = vectors(groups * (gradient ? channels : filters));
   const double met = std::min(taps[0], stride[0]) * std::min(taps[1], stride[1]);
   const double copied = gradient ? images * places[0] * places[1] * met : spread_pixels();
   const double products = images * tap_rows_inside * places[1] * taps[1];
-  return spread_lanes() / 16 * (7.3 * copied + products) + 0.3 * beyond_caches(elements_x() + elements_y()) +
-         4 * elements_w();
+  const double pixels = images * (gradient ? size[0] * size[1] : places[0] * places[1]);
+  const double rows = gradient ? size[0] * std::min(taps[1], stride[1]) : places[0];
+  return blocks * (4.2 * summed * copied + summed * products + 2.1 * pixels + 150 * images * rows) +
+         1.5 * elements_w() + 1.2 * beyond_caches(elements_x() + elements_y());
 }
 
 double ConvCost::filters_by_spread() const {
+  constexpr double sums = 26;  // that stay in registers along a row
+  const double blocks = vectors(groups * filters), taps_of_row = tap_rows_inside / places[0] * channels * taps[1];
   const double products = images * tap_rows_inside * places[1] * taps[1];
-  return spread_lanes() / 16 * (12 * spread_pixels() + 1.6 * products) +
-         0.3 * beyond_caches(elements_x() + elements_y()) + 9 * elements_w();
+  const bool slides = taps[1] == 1 || std::fmod(dilation[1], stride[1]) == 0;
+  return blocks * (3.8 * channels * spread_pixels() + (slides ? 1.1 : 3.5) * channels * products +
+                   16 * images * tap_rows_inside * channels + 140 * images * places[0] * parts(taps_of_row, sums)) +
+         8 * elements_w() + beyond_caches(elements_x() + elements_y());
 }
 
 double ConvCost::spread_pixels() const {
@@ -110,9 +133,10 @@ double ConvCost::filters_by_planes() const {
   const double work = images * groups * places[0] * std::min(whole, pitch / 16) * steps;
   const double copied =
       elements_x() * std::min(taps[0], stride[0]) * std::min(taps[1], stride[1]) / (stride[0] * stride[1]);
-  return 2.8 * work * filters + 2.1 * work * parts(filters, 4) + 2.5 * copied / (rows_lie && stride[1] == 1 ? 16 : 1) +
-         3 * elements_y() / (rows_lie ? 16 : 1) + 53 * elements_w() +
-         10.8 * images * groups * places[0] * parts(filters, 4) * parts(steps, 6);
+  return 2.7 * work * filters + 1.2 * work * parts(filters, 4) + 2.1 * copied / (rows_lie && stride[1] == 1 ? 16 : 1) +
+         2.2 * elements_y() / (rows_lie ? 16 : 1) + 49 * elements_w() +
+         8.6 * images * groups * places[0] * parts(filters, 4) * parts(steps, 6) +
+         (rows_lie ? 0 : 2.2 * beyond_caches(elements_x() + elements_y()));
 }
 
 double ConvCost::filters_by_direct() const {
@@ -125,19 +149,27 @@ double ConvCost::filters_by_direct() const {
   const double windows = (whole ? taps[0] : window) * vectors(length);
   const bool gathers = !rows_lie && filters * (windows - vectors(depth)) > gathered;
   if (gathers) products = pixels * vectors(depth);
-  const double around = 2 * elements_x() / (rows_lie ? 1 : 16) + 1.6 * elements_y() + 2.1 * elements_w();
+  const double far = beyond_caches(elements_x() + elements_y());
   const double swapped = depth * vectors(filters) + (gathers ? 0 : gathered);  // vectors along filters
   if (!rows_lie && filters * depth <= 65536 && filters * (gathers ? vectors(depth) : windows) + filters > swapped)
-    return pixels * (1.1 * swapped + 4 * vectors(filters)) + around - 1.5 * elements_y();
-  return products * (0.77 * filters + 3.7 * parts(filters, 14)) + around +
-         15 * lines * parts(filters, 14) * parts(length, 32);
+    return pixels * (depth * vectors(filters) + 0.8 * gathered + 3.7 * vectors(filters)) +
+           0.16 * (elements_x() + elements_y()) + 0.65 * elements_w() + 0.6 * far;
+  const bool copied = groups > 1 && !gathers && (padded || std::fmod(length, 16) != 0);
+  const double begun = gathers ? images * groups * places[0] : lines;
+  return products * (0.9 * filters + 1.6 * parts(filters, 14)) + (gathers ? 1.4 * pixels * gathered : 0) +
+         (rows_lie ? 0.4 * elements_x() + 4.5 * beyond_caches(elements_w())
+          : copied ? 5.2 * elements_x() / channels * vectors(channels)
+                   : 0) +
+         1.2 * elements_y() + 17 * begun * parts(filters, 14) * parts(length, 32) + 0.5 * far;
 }
 
 double ConvCost::filters_by_gemm() const {
   const double steps = channels * taps[0] * taps[1], packed = images * groups * places[0] * places[1] * steps;
-  return 1.34 * images * groups * places[0] * places[1] * vectors(steps) * filters +
-         (rows_lie && stride[1] > 1 ? 3.8 : 0.8) * packed + 2.25 * elements_y() / (rows_lie ? 16 : 1) +
-         (padded ? 2.6 * elements_x() : 0) + 11.3 * elements_w() + 4.7 * images * groups * places[0] * steps;
+  const double pixels = images * groups * places[0] * places[1];
+  return 1.3 * pixels * vectors(steps) * filters + (rows_lie && stride[1] > 1 ? 3.8 : 0.6) * packed +
+         1.2 * elements_y() / (rows_lie ? 16 : 1) + (padded ? 3.2 * elements_x() : 0) + 11 * elements_w() +
+         5 * images * groups * places[0] * steps + (steps < 16 ? 7 * pixels : 0) +
+         (groups > 1 && !rows_lie ? 2 * beyond_caches(elements_x() + elements_y()) : 0);
 }
 
 // ---- where rows lie one after the other
@@ -170,8 +202,8 @@ double RowsCost::copies() const {
   return images * groups * tap_rows_inside * along *
              (0.35 * across + 1.5 * parts(across, 14))  // each block of 14 pixels reads the filters
          + 11 * written() / each() * vectors(each()) + 70 * images * groups * lines + 1.2 * elements_w() +
-         0.5 * beyond_caches(elements_w()) + 1.1 * read() + 0.9 * beyond_caches(read()) + 0.1 * written() +
-         1.8 * beyond_caches(written());
+         0.5 * beyond_caches(elements_w()) + (1.1 * read() + 0.9 * beyond_caches(read())) * (gradient ? met() : 1) +
+         0.1 * written() + 1.8 * beyond_caches(written());
 }
 
 double RowsCost::gemm() const {

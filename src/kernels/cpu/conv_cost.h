@@ -35,8 +35,10 @@ struct ConvCost {
   double filters_by_gemm() const;
 
  protected:
-  /// Lanes of copies of channels, for each pixel that is copied, and what products of a place and a tap are.
-  double spread_lanes() const { return groups * channels * filters; }
+  /// Elements of lines that groups read or write once more each, from beyond the caches.
+  double again(bool gradient) const;
+  /// A product of pixels.
+  bool is_point() const { return taps[0] * taps[1] * stride[0] * stride[1] == 1 && !padded; }
   double spread_pixels() const;
   double elements_x() const { return images * groups * channels * size[0] * size[1]; }
   double elements_y() const { return images * groups * filters * places[0] * places[1]; }

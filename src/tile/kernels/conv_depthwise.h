@@ -285,12 +285,12 @@ class DepthwiseSums {
   DepthwiseSums(const StridedView<const T, 4>& x, const Sweep& h, const Sweep& w, const StridedView<const T, 4>& dy,
                 const i64* offsets, T* sums)
       : x_(x), dy_(dy), h_(h), w_(w), whole_(whole_windows(w)), offsets_(offsets), sums_(sums) {
-    parts_ = row_parts(w, x.length(3) + dy.length(3), 2 * cpu::slide_taps);
+    parts_ = row_parts(w, x.length(3) + dy.length(3), 4 * cpu::slide_factors);
   }
   i64 parts() const { return parts_; }
 
-  /// Whether a row's taps slide along it. Few of them share less than all taps that an output sees.
-  static bool slides(const Sweep& w) { return Neighbours::slide(w) && w.taps > 2; }
+  /// Whether a row's taps slide along it.
+  static bool slides(const Sweep& w) { return Neighbours::slide(w) && w.taps > 1; }
   static i64 offsets_size(const Sweep& h, const Sweep& w) { return slides(w) ? 0 : h.taps * w.taps; }
 
   /// A part of a row of outputs, to some blocks of channels.
@@ -300,10 +300,13 @@ class DepthwiseSums {
     Row at{blocks, x_.data + image * x_.stride(0) + (h_.first_input(i) + taps.begin * h_.dilation) * x_.stride(1),
            dy_.data + image * dy_.stride(0) + i * dy_.stride(1), sums_ + taps.begin * w_.taps * V::lanes};
     if (!slides(w_)) return add_windows(taps.size(), part, at);
-    for (i64 r = 0; r < taps.size(); ++r, at.from += h_.dilation * x_.stride(1), at.to += w_.taps * V::lanes) {
-      for (i64 s = 0; s < w_.taps; s += cpu::lane_results) {
-        const int count = static_cast<int>(min<i64>(cpu::lane_results, w_.taps - s));
-        for (i64 a = 0; a < Neighbours::residues(w_); ++a) add_taps(Neighbours(w_, a), part, s, count, at);
+    const i64 chunks = ceil_div(w_.taps, i64{cpu::slide_sums_taps});
+    for (i64 c = 0; c < chunks; ++c) {
+      const cpu::Span along = cpu::part(w_.taps, chunks, c);
+      const i64 panels = ceil_div(taps.size(), i64{cpu::slide_sums_rows(static_cast<int>(along.size()))});
+      for (i64 p = 0; p < panels; ++p) {
+        const cpu::Span rows = cpu::part(taps.size(), panels, p);
+        for (i64 a = 0; a < Neighbours::residues(w_); ++a) add_taps(Neighbours(w_, a), part, rows, along, at);
       }
     }
   }
@@ -324,30 +327,19 @@ class DepthwiseSums {
       fn(blocks.first(b), to);
   }
 
-  /// Some taps from s on, whose sums slide along the row.
-  void add_taps(const Neighbours& n, i64 part, i64 s, int count, const Row& r) const {
-    constexpr i64 width = cpu::slide_taps;  // outputs at a time
-    const i64 x_step = w_.dilation * x_.stride(2), dy_step = n.step * dy_.stride(2);
-    const i64 begin = n.begin - s, end = n.end - s;  // of the inputs that exist, from the first tap's on
-    const cpu::Span mine = row_part(n.count, width, parts_, part);
-    for (i64 p = mine.begin; p < mine.end;) {
-      const i64 outputs = min(width, mine.end - p);
-      const i64 whole = p >= begin ? min((mine.end - p) / width, max<i64>(0, end - p - count + 1) / width) : 0;
-      const cpu::SlideRows rows{max<i64>(1, whole),
-                                width * x_step,
-                                width * dy_step,
-                                x_step,
-                                dy_step,
-                                static_cast<int>(max<i64>(0, min(2 * width, begin - p))),
-                                static_cast<int>(whole > 0 ? 2 * width : max<i64>(0, min(2 * width, end - p)))};
-      const auto kernel = cpu::pick_slide<V>(count, static_cast<int>(outputs));
-      const T* const from = r.from + (n.input + s * w_.dilation) * x_.stride(2) + p * x_step;
-      const T* const of_dy = r.of_dy + n.first * dy_.stride(2) + p * dy_step;
-      each_block(r, [&](i64 channel, T* to) {
-        kernel(rows, 1, from + channel, of_dy + channel, to + s * V::lanes, V::lanes, true);
-      });
-      p += rows.count * width;
-    }
+  /// Some taps of some rows, whose sums slide along the row.
+  void add_taps(const Neighbours& n, i64 part, const cpu::Span& rows, const cpu::Span& taps, const Row& r) const {
+    const i64 x_step = w_.dilation * x_.stride(2), dy_step = n.step * dy_.stride(2), x_row = h_.dilation * x_.stride(1);
+    const cpu::Span mine = row_part(n.count, cpu::slide_factors, parts_, part);
+    if (mine.size() == 0) return;
+    const i64 place = mine.begin + taps.begin;  // of the first tap
+    const cpu::SlideSums k{mine.size(), x_row, x_step, dy_step, w_.taps * V::lanes, n.begin - place, n.end - place};
+    const auto kernel = cpu::pick_slide_sums<V>(static_cast<int>(rows.size()), static_cast<int>(taps.size()));
+    const T* const from = r.from + rows.begin * x_row + n.input * x_.stride(2) + place * x_step;
+    const T* const of_dy = r.of_dy + n.first * dy_.stride(2) + mine.begin * dy_step;
+    each_block(r, [&](i64 channel, T* to) {
+      kernel(k, from + channel, of_dy + channel, to + (rows.begin * w_.taps + taps.begin) * V::lanes);
+    });
   }
   /// So many rows of taps of whole windows, a few taps at a time, and one by one of others.
   void add_windows(i64 rows, i64 part, const Row& r) const {

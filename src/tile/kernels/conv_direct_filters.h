@@ -324,8 +324,8 @@ class FiltersGradient {
         dy_(dy),
         gw_(gw),
         plan_(groups, x, channels_, h, w, dy, filters_, ceil_div(threads, groups)),
-        in_place_(plan_.row_parts() == 1 && !plan_.swaps() && gw.stride(3) == 1 && gw.stride(2) == channels_ &&
-                  gw.stride(1) == w.taps * channels_ && gw.stride(0) == plan_.depth()) {}
+        dense_(gw.stride(3) == 1 && gw.stride(2) == channels_ && gw.stride(1) == w.taps * channels_),
+        in_place_(plan_.row_parts() == 1 && !plan_.swaps() && dense_ && gw.stride(0) == plan_.depth()) {}
 
   /// Elements of memory that run() needs.
   i64 memory_size() const { return in_place_ ? 0 : plan_.row_parts() * groups_ * size(); }
@@ -349,7 +349,11 @@ class FiltersGradient {
         }
       }
     });
-    if (!in_place_) executor.parallel(groups_ * filters_, [&](i64 filter, int) { add_parts(memory, filter); });
+    if (in_place_) return;
+    const i64 panels = ceil_div(filters_, panel);
+    executor.parallel(groups_ * panels, [&](i64 index, int thread) {
+      put_panel(memory, index / panels, cpu::part(filters_, panels, index % panels), executor, thread);
+    });
   }
 
  private:
@@ -358,17 +362,51 @@ class FiltersGradient {
     return strided(v.data + first * v.stride(3), {v.length(0), v.length(1), v.length(2), count},
                    {v.stride(0), v.stride(1), v.stride(2), v.stride(3)});
   }
-  void add_parts(const T* memory, i64 filter) const {
-    const i64 group = filter / filters_, k = filter % filters_, step = plan_.swaps() ? filters_ : 1;
-    const T* from = memory + group * size() + (plan_.swaps() ? k : k * plan_.depth());
-    for (i64 r = 0; r < gw_.length(1); ++r) {
-      for (i64 s = 0; s < gw_.length(2); ++s) {
-        T* to = gw_.data + filter * gw_.stride(0) + r * gw_.stride(1) + s * gw_.stride(2);
-        for (i64 c = 0; c < channels_; ++c, from += step, to += gw_.stride(3)) {
-          T sum = *from;
-          for (i64 part = 1; part < plan_.row_parts(); ++part) sum += from[part * groups_ * size()];
-          *to = sum;
-        }
+  // Filters that are put where they belong at a time.
+  static constexpr i64 panel = 2 * NativeVec<T>::lanes;
+
+  /// Some filters of a group, of the sums of all parts.
+  void put_panel(T* memory, i64 group, const cpu::Span& filters, const ExecutorRef& executor, int thread) const {
+    const i64 depth = plan_.depth();
+    T* const sums = memory + group * size();
+    if (!plan_.swaps()) {
+      add_parts(sums + filters.begin * depth, filters.size() * depth);
+      for (i64 k = filters.begin; k < filters.end; ++k) put(sums + k * depth, group * filters_ + k);
+      return;
+    }
+    for (i64 i = 0; i < depth; ++i) add_parts(sums + i * filters_ + filters.begin, filters.size());
+    const i64 first = group * filters_ + filters.begin;
+    if (dense_)
+      return turn(sums + filters.begin, filters_, filters.size(), depth, gw_.data + first * gw_.stride(0),
+                  gw_.stride(0));
+    cpu::Workspace<T> scratch(executor.scratch(thread, cpu::Workspace<T>::bytes(panel * depth)));
+    T* const lines = scratch.take(panel * depth);
+    turn(sums + filters.begin, filters_, filters.size(), depth, lines, depth);
+    for (i64 k = 0; k < filters.size(); ++k) put(lines + k * depth, first + k);
+  }
+  void add_parts(T* sums, i64 count) const {
+    for (i64 part = 1; part < plan_.row_parts(); ++part) {
+      const T* const from = sums + part * groups_ * size();
+      for (i64 i = 0; i < count; ++i) sums[i] += from[i];
+    }
+  }
+  /// to[r * to_step + c] = from[c * from_step + r]
+  static void turn(const T* from, i64 from_step, i64 rows, i64 columns, T* to, i64 to_step) {
+    constexpr i64 size = sizeof(T);
+    tile::detail::transpose_plane<T>(reinterpret_cast<char*>(to), to_step * size, reinterpret_cast<const char*>(from),
+                                     from_step * size, rows, columns);
+  }
+  /// A filter (r, s, c).
+  void put(const T* from, i64 filter) const {
+    const i64 rows = gw_.length(1), columns = gw_.length(2);
+    T* const to = gw_.data + filter * gw_.stride(0);
+    if (dense_) return detail::copy_run(from, plan_.depth(), to);
+    if (gw_.stride(2) == 1 && gw_.stride(1) == columns)
+      return turn(from, channels_, channels_, rows * columns, to, gw_.stride(3));
+    for (i64 r = 0; r < rows; ++r) {
+      for (i64 s = 0; s < columns; ++s) {
+        T* at = to + r * gw_.stride(1) + s * gw_.stride(2);
+        for (i64 c = 0; c < channels_; ++c, at += gw_.stride(3)) *at = *from++;
       }
     }
   }
@@ -377,7 +415,7 @@ class FiltersGradient {
   StridedView<const T, 4> x_, dy_;
   StridedView<T, 4> gw_;
   detail::FiltersPlan<T> plan_;
-  bool in_place_;
+  bool dense_, in_place_;  // whether (r, s, c) of a filter lie one after the other; whether sums are made there
 };
 
 TESSERA_TILE_END

@@ -1,6 +1,6 @@
 // Convolutions of few channels and filters a group as depthwise ones. Rows of images are copied once for each channel
 // of a group, and every lane of a copy is what its filter sees of that channel: so all lanes are at work. Channels of a
-// group then are rows of taps, or columns of taps where rows are dilated.
+// group then are rows of taps. Rows that windows see a dilation apart are images of their own.
 #pragma once
 
 #include "../arch/cpu/gather.h"
@@ -15,9 +15,26 @@ struct SpreadGroups {
   i64 all_lanes() const { return count * lanes; }
 };
 
-/// Whether channels of a group can be rows of taps; else they are columns, if they can.
-inline bool spreads_along_rows(const Sweep& h) { return h.dilation == 1 || h.taps <= 1; }
-inline bool can_spread(const Sweep& h, const Sweep& w) { return spreads_along_rows(h) || spreads_along_rows(w); }
+/// Outputs `first`, `first` + step, ... of a dimension see only every so many-th input, from `input` on: a dimension of
+/// their own, without dilation.
+struct Undilated {
+  i64 first, step, input, input_step;
+  Sweep sweep;
+
+  static i64 residues(const Sweep& s) {
+    return s.dilation / gcd(static_cast<int>(s.stride), static_cast<int>(s.dilation));
+  }
+  Undilated(const Sweep& s, i64 index) : first(index), step(residues(s)), input_step(s.dilation) {
+    const i64 begin = s.first_input(index), d = s.dilation;
+    input = (begin % d + d) % d;
+    sweep = {ceil_div(max<i64>(0, s.length - input), d),
+             ceil_div(s.outputs - index, step),
+             s.taps,
+             s.stride * step / d,
+             1,
+             (input - begin) / d};
+  }
+};
 
 namespace detail {
 
@@ -36,7 +53,6 @@ class SpreadRows {
         h_(h),
         w_(w),
         blocks_{groups.all_lanes()},
-        along_rows_(spreads_along_rows(h)),
         row_size_(w.length * groups.channels * lanes) {
     constexpr i64 few = 64 * 1024 / static_cast<i64>(sizeof(T));  // elements: most of the first-level cache, and more
     const i64 rows = few / max<i64>(1, row_size_ * h.stride);
@@ -75,16 +91,13 @@ class SpreadRows {
   Sweep rows(const cpu::Span& outputs) const {
     const cpu::Span seen = inputs(outputs);
     const i64 before = seen.begin - h_.first_input(outputs.begin);
-    const Sweep s{seen.size(), outputs.size(), h_.taps, h_.stride, h_.dilation, before};
-    return along_rows_ ? times(s) : s;
-  }
-  Sweep columns() const { return along_rows_ ? w_ : times(w_); }
-
- private:
-  Sweep times(const Sweep& s) const {
+    const Sweep s{seen.size(), outputs.size(), h_.taps, h_.stride, 1, before};
     const i64 c = groups_.channels;
     return {s.length * c, s.outputs, s.taps * c, s.stride * c, 1, s.before * c};
   }
+  Sweep columns() const { return w_; }
+
+ private:
   cpu::Span inputs(const cpu::Span& outputs) const {
     const i64 first = h_.first_input(outputs.begin), begin = min(h_.length, max<i64>(0, first));
     return {begin, max(begin, min(h_.length, first + h_.extent(outputs.size())))};
@@ -94,20 +107,17 @@ class SpreadRows {
 
   StridedView<const T, 4> view(i64 rows) const {
     const T* const from = copied_;
-    const i64 c = groups_.channels;
-    if (along_rows_) return strided(from, {1, rows * c, w_.length, lanes}, {0, w_.length * lanes, lanes, 1});
-    return strided(from, {1, rows, w_.length * c, lanes}, {0, row_size_, lanes, 1});
+    return strided(from, {1, rows * groups_.channels, w_.length, lanes}, {0, w_.length * lanes, lanes, 1});
   }
 
   void copy_row(const T* from, T* to) const {
-    const i64 c = groups_.channels, pixel = along_rows_ ? lanes : c * lanes;
-    const i64 channel = along_rows_ ? w_.length * lanes : lanes;
+    const i64 c = groups_.channels, channel = w_.length * lanes;
     const Index index = load<Index>(index_);
     const int seen = index_[lanes - 1] + 1;
     const auto each = [&](auto get) __attribute__((always_inline)) {
       const T* at = from;
       for (i64 j = 0; j < w_.length; ++j, at += x_.stride(2)) {
-        T* result = to + j * pixel;
+        T* result = to + j * lanes;
         for (i64 k = 0; k < c; ++k, result += channel) store(result, get(at + k));
       }
     };
@@ -127,7 +137,6 @@ class SpreadRows {
   StridedView<const T, 4> x_;
   Sweep h_, w_;
   LaneBlocks<T> blocks_;
-  bool along_rows_;
   i64 row_size_, block_rows_;
   T* copied_ = nullptr;
   i32* index_ = nullptr;
@@ -148,11 +157,10 @@ void each_spread_block(const ExecutorRef& executor, const SpreadRows<T>& plan, i
 
 /// fn(r, s, channel) of the taps of a depthwise convolution in their order.
 template <class Fn>
-void each_spread_tap(i64 rows, i64 columns, i64 channels, bool along_rows, const Fn& fn) {
+void each_spread_tap(i64 rows, i64 columns, i64 channels, const Fn& fn) {
   for (i64 r = 0; r < rows; ++r) {
-    for (i64 outer = 0; outer < (along_rows ? channels : columns); ++outer) {
-      for (i64 inner = 0; inner < (along_rows ? columns : channels); ++inner)
-        along_rows ? fn(r, inner, outer) : fn(r, outer, inner);
+    for (i64 c = 0; c < channels; ++c) {
+      for (i64 s = 0; s < columns; ++s) fn(r, s, c);
     }
   }
 }
@@ -166,21 +174,37 @@ T* of_lane(const StridedView<T, 5>& w, i64 lane) {
 
 /// Filters (group, lane, r, s, channel), block by block of lanes, tap by tap: of LaneBlocks::size elements.
 template <class T>
-void pack_spread(const StridedView<const T, 5>& w, bool along_rows, T* to) {
+void pack_spread(const StridedView<const T, 5>& w, T* to) {
   const LaneBlocks<T> blocks{w.length(0) * w.length(1)};
   const i64 taps = w.length(2) * w.length(3) * w.length(4);
   each_lane(blocks, [&](i64 block, i64 lane, i64 index) {
     T* line = to + block * taps * blocks.lanes + lane;
     const T* const from = detail::of_lane(w, index);
-    detail::each_spread_tap(w.length(2), w.length(3), w.length(4), along_rows, [&](i64 r, i64 s, i64 c) {
+    detail::each_spread_tap(w.length(2), w.length(3), w.length(4), [&](i64 r, i64 s, i64 c) {
       *line = from[r * w.stride(2) + s * w.stride(3) + c * w.stride(4)];
       line += blocks.lanes;
     });
   });
 }
 
+/// fn(images, rows, outputs, row of an output) for images (n, h, w, c) and outputs (n, ho, wo, k), cut by rows into
+/// those without dilation.
+template <class T, class U, class Fn>
+void each_undilated(const StridedView<T, 4>& x, const Sweep& h, const StridedView<U, 4>& y, const Fn& fn) {
+  for (i64 i = 0; i < min(h.outputs, Undilated::residues(h)); ++i) {
+    const Undilated u(h, i);
+    fn(strided(x.data + u.input * x.stride(1), {x.length(0), u.sweep.length, x.length(2), x.length(3)},
+               {x.stride(0), u.input_step * x.stride(1), x.stride(2), x.stride(3)}),
+       u.sweep,
+       strided(y.data + u.first * y.stride(1), {y.length(0), u.sweep.outputs, y.length(2), y.length(3)},
+               {y.stride(0), u.step * y.stride(1), y.stride(2), y.stride(3)}),
+       [=](i64 row) { return u.first + row * u.step; });
+  }
+}
+
 /// The convolution of images (n, h, w, c) in groups with filters that pack_spread packed; y (n, ho, wo, lanes).
-/// Channels are contiguous, and those of y a vector's at least. finish(image, row) is called of rows that are complete.
+/// Channels are contiguous, and those of y a vector's at least. Rows are not dilated. finish(image, row) is called of
+/// rows that are complete.
 template <class T, class Finish>
 void conv2d_spread(const ExecutorRef& executor, const SpreadGroups& groups, const StridedView<const T, 4>& x,
                    const Sweep& h, const Sweep& w, const T* filters, const StridedView<T, 4>& y, const Finish& finish) {
@@ -203,16 +227,15 @@ void conv2d_spread(const ExecutorRef& executor, const SpreadGroups& groups, cons
                             });
 }
 
-/// The gradient gw (group, lane, r, s, channel) of filters, from images and the gradient of the output (n, ho, wo,
-/// lanes), both of contiguous channels; `memory` has LaneBlocks::size elements for each of depthwise_parts.
+/// Adds to the sums of each of so many parts of rows what is the gradient of filters, from images and the gradient of
+/// the output (n, ho, wo, lanes), both of contiguous channels; a part's sums are LaneBlocks::size elements. Rows are
+/// not dilated.
 template <class T>
-void spread_filters(const ExecutorRef& executor, const SpreadGroups& groups, const StridedView<const T, 4>& x,
-                    const Sweep& h, const Sweep& w, const StridedView<const T, 4>& dy, const StridedView<T, 5>& gw,
-                    T* memory) {
+void add_spread_sums(const ExecutorRef& executor, const SpreadGroups& groups, const StridedView<const T, 4>& x,
+                     const Sweep& h, const Sweep& w, const StridedView<const T, 4>& dy, i64 parts, T* all) {
   const detail::SpreadRows<T> plan(groups, x, h, w);
   const LaneBlocks<T> blocks{groups.all_lanes()};
-  const i64 taps = plan.taps(), size = blocks.size(taps), parts = depthwise_parts(x.length(0), h, executor.threads());
-  for (i64 i = 0; i < parts * size; ++i) memory[i] = T(0);
+  const i64 taps = plan.taps(), size = blocks.size(taps);
   detail::each_spread_block(executor, plan, x.length(0), h.outputs, parts,
                             [&](const detail::SpreadRows<T>& mine, i64 part, i64 image, const cpu::Span& outputs) {
                               const T* const from = dy.data + image * dy.stride(0) + outputs.begin * dy.stride(1);
@@ -220,17 +243,24 @@ void spread_filters(const ExecutorRef& executor, const SpreadGroups& groups, con
                                 const auto of_dy =
                                     strided(from + plan.first_lane(b), {1, outputs.size(), dy.length(2), blocks.lanes},
                                             {dy.stride(0), dy.stride(1), dy.stride(2), 1});
-                                T* const sums = memory + part * size + b * blocks.size_of_one(taps);
+                                T* const sums = all + part * size + b * blocks.size_of_one(taps);
                                 const detail::DepthwiseSums<T> task(mine.copy(image, outputs, b), mine.rows(outputs),
                                                                     mine.columns(), of_dy, mine.offsets(), sums);
                                 for (i64 i = 0; i < outputs.size(); ++i)
                                   for (i64 p = 0; p < task.parts(); ++p) task.add(i, {0, 1}, p);
                               }
                             });
+}
+
+/// gw (group, lane, r, s, channel), of the sums of so many parts.
+template <class T>
+void unpack_spread(const T* sums, i64 parts, const StridedView<T, 5>& gw) {
+  const LaneBlocks<T> blocks{gw.length(0) * gw.length(1)};
+  const i64 taps = gw.length(2) * gw.length(3) * gw.length(4), size = blocks.size(taps);
   each_lane(blocks, [&](i64 block, i64 lane, i64 index) {
-    const T* from = memory + block * taps * blocks.lanes + lane;
+    const T* from = sums + block * taps * blocks.lanes + lane;
     T* const to = detail::of_lane(gw, index);
-    detail::each_spread_tap(h.taps, w.taps, groups.channels, spreads_along_rows(h), [&](i64 r, i64 s, i64 c) {
+    detail::each_spread_tap(gw.length(2), gw.length(3), gw.length(4), [&](i64 r, i64 s, i64 c) {
       T total = *from;
       for (i64 part = 1; part < parts; ++part) total += from[part * size];
       to[r * gw.stride(2) + s * gw.stride(3) + c * gw.stride(4)] = total;

@@ -23,6 +23,17 @@ inline void transpose_block(U* to, i64 to_stride, const U* from, i64 from_stride
       for (int i = 0; i < V::lanes; ++i) store(to + i * to_stride, block[i]);
       return;
     }
+    if (4 * rows * columns >= n * n) {  // a part that takes longer element by element
+      V block[n];
+      TESSERA_UNROLL
+      for (int i = 0; i < V::lanes; ++i)
+        block[i] = i < columns ? load<V>(from + i * from_stride, static_cast<int>(rows)) : V(U(0));
+      cpu::detail::transpose(block);
+      TESSERA_UNROLL
+      for (int i = 0; i < V::lanes; ++i)
+        if (i < rows) store(to + i * to_stride, block[i], static_cast<int>(columns));
+      return;
+    }
   }
   for (i64 r = 0; r < rows; ++r) {
     for (i64 c = 0; c < columns; ++c) to[r * to_stride + c] = from[c * from_stride + r];

@@ -6,18 +6,6 @@
 namespace tessera::cpu_kernels::TESSERA_ISA::conv {
 namespace {
 
-/// A 1x1 convolution of dense planes is one of a single image, whose rows are the planes.
-ConvArgs with_planes_as_rows(ConvArgs a) {
-  const ConvShape s = shape_of(a);
-  const auto point = [](const Window& d) { return d.filter == 1 && d.stride == 1 && d.pad_low + d.pad_high == 0; };
-  const auto dense = [&](const ConvTensor& t) { return t.strides[2] == a.size[1] * t.strides[3]; };
-  if (!point(s.h) || !point(s.w) || !dense(a.x) || !dense(a.y) || (a.residual.data && !dense(a.residual))) return a;
-  a.size[1] *= a.size[0];
-  a.size[0] = a.images, a.images = 1;
-  a.x.strides[2] = a.x.strides[0], a.y.strides[2] = a.y.strides[0], a.residual.strides[2] = a.residual.strides[0];
-  return a;
-}
-
 template <class T>
 StridedView<T, 4> one_group(const StridedView<T, 4>& v, i64 group, i64 channels) {
   return strided(v.data + group * channels * v.stride(3), {v.length(0), v.length(1), v.length(2), channels},

@@ -27,6 +27,9 @@ struct Spread {
   }
 };
 
+/// Rows of small planes are one: each that begins takes as long as some pixels.
+ConvArgs with_long_rows(const ConvArgs& a) { return a.size[0] * a.size[1] <= 256 ? with_planes_as_rows(a) : a; }
+
 template <class T>
 StridedView<T, 5> filters_by_group(const ConvArgs& a, const ConvShape& s) {
   const auto w = filters<T>(a);
@@ -45,18 +48,22 @@ i64 spread_workspace(const ConvArgs& args) {
          static_cast<i64>(sizeof(float));
 }
 
-void spread_forward(const ConvArgs& args, Executor& executor) {
+void spread_forward(const ConvArgs& given, Executor& executor) {
+  const ConvArgs args = with_long_rows(given);
   const ConvShape s = shape_of(args);
   const auto y = outputs<float>(args, s);
   float* const packed = static_cast<float*>(args.workspace);
   const Spread from({s.groups, s.group_channels(), s.group_filters()}, images<const float>(args), sweep(s.h),
                     sweep(s.w));
-  pack_spread(filters_by_group<const float>(args, s), spreads_along_rows(from.h), packed);
-  conv2d_spread<float>(ExecutorRef(executor), from.groups, from.x, from.h, from.w, packed, y,
-                       [&](i64 image, i64 row) { finish_row(args, y, image, row, 0, s.filters); });
+  pack_spread(filters_by_group<const float>(args, s), packed);
+  each_undilated(from.x, from.h, y, [&](const auto& x, const Sweep& h, const auto& to, const auto& row_of) {
+    conv2d_spread<float>(ExecutorRef(executor), from.groups, x, h, from.w, packed, to,
+                         [&](i64 image, i64 row) { finish_row(args, y, image, row_of(row), 0, s.filters); });
+  });
 }
 
-void spread_backward_images(const ConvArgs& args, Executor& executor) {
+void spread_backward_images(const ConvArgs& given, Executor& executor) {
+  const ConvArgs args = with_long_rows(given);
   const ConvShape s = shape_of(args);
   const auto gx = images<float>(args);
   const auto w = filters_by_group<const float>(args, s);
@@ -74,26 +81,44 @@ void spread_backward_images(const ConvArgs& args, Executor& executor) {
           strided(w.data + last_h * w.stride(2) + last_v * w.stride(3),
                   {s.groups, s.group_channels(), h.taps, v.taps, s.group_filters()},
                   {w.stride(0), w.stride(4), -h.tap_step * w.stride(2), -v.tap_step * w.stride(3), w.stride(1)});
-      pack_spread(turned, spreads_along_rows(from.h), packed);
+      pack_spread(turned, packed);
       const auto met = strided(gx.data + h.first * gx.stride(1) + v.first * gx.stride(2),
                                {gx.length(0), h.count, v.count, gx.length(3)},
                                {gx.stride(0), h.stride * gx.stride(1), v.stride * gx.stride(2), gx.stride(3)});
-      conv2d_spread<float>(ExecutorRef(executor), from.groups, from.x, from.h, from.w, packed, met, [](i64, i64) {});
+      each_undilated(from.x, from.h, met, [&](const auto& x, const Sweep& rows, const auto& to, const auto&) {
+        conv2d_spread<float>(ExecutorRef(executor), from.groups, x, rows, from.w, packed, to, [](i64, i64) {});
+      });
     }
   }
 }
 
+namespace {
+
+i64 spread_sums_size(const ConvShape& s) {
+  return LaneBlocks<float>{s.filters}.size(s.h.filter * s.w.filter * s.group_channels());
+}
+
+}  // namespace
+
 i64 spread_filters_workspace(const ConvArgs& args) {
   const ConvShape s = shape_of(args);
-  const i64 size = LaneBlocks<float>{s.filters}.size(s.h.filter * s.w.filter * s.group_channels());
-  return size * depthwise_parts(args.images, sweep(s.h), num_threads()) * static_cast<i64>(sizeof(float));
+  return spread_sums_size(s) * depthwise_parts(args.images, sweep(s.h), num_threads()) *
+         static_cast<i64>(sizeof(float));
 }
-void spread_backward_filters(const ConvArgs& args, Executor& executor) {
+void spread_backward_filters(const ConvArgs& given, Executor& pool) {
+  const ConvArgs args = with_long_rows(given);
   const ConvShape s = shape_of(args);
+  const ExecutorRef executor(pool);
   const Spread from({s.groups, s.group_channels(), s.group_filters()}, images<const float>(args), sweep(s.h),
                     sweep(s.w));
-  spread_filters(ExecutorRef(executor), from.groups, from.x, from.h, from.w, outputs<const float>(args, s),
-                 filters_by_group<float>(args, s), static_cast<float*>(args.workspace));
+  const i64 parts = depthwise_parts(args.images, from.h, executor.threads());
+  float* const sums = static_cast<float*>(args.workspace);
+  for (i64 i = 0; i < parts * spread_sums_size(s); ++i) sums[i] = 0;
+  each_undilated(from.x, from.h, outputs<const float>(args, s),
+                 [&](const auto& x, const Sweep& h, const auto& dy, const auto&) {
+                   add_spread_sums(executor, from.groups, x, h, from.w, dy, parts, sums);
+                 });
+  unpack_spread<float>(sums, parts, filters_by_group<float>(args, s));
 }
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA::conv

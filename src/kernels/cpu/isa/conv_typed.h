@@ -48,6 +48,18 @@ StridedView<T, 4> outputs(const ConvArgs& a, const ConvShape& s) {
   return channels_last<T>(a.y, a.images, a.filters, s.h.output(), s.w.output());
 }
 
+/// A 1x1 convolution of dense planes is one of a single image, whose rows are the planes.
+inline ConvArgs with_planes_as_rows(ConvArgs a) {
+  const ConvShape s = shape_of(a);
+  const auto point = [](const Window& d) { return d.filter == 1 && d.stride == 1 && d.pad_low + d.pad_high == 0; };
+  const auto dense = [&](const ConvTensor& t) { return t.strides[2] == a.size[1] * t.strides[3]; };
+  if (!point(s.h) || !point(s.w) || !dense(a.x) || !dense(a.y) || (a.residual.data && !dense(a.residual))) return a;
+  a.size[1] *= a.size[0];
+  a.size[0] = a.images, a.images = 1;
+  a.x.strides[2] = a.x.strides[0], a.y.strides[2] = a.y.strides[0], a.residual.strides[2] = a.residual.strides[0];
+  return a;
+}
+
 /// Adds the bias and applies the activation to some filters of a row of sums, whose filters are contiguous.
 inline void finish_row(const ConvArgs& a, const StridedView<float, 4>& y, i64 image, i64 row, i64 first, i64 count) {
   using V = NativeVec<float>;

@@ -70,6 +70,74 @@ __attribute__((noinline, aligned(64))) void slide_kernel(const SlideRows& rows, 
   }
 }
 
+/// Factors that a block of sums shares, and how many rows of taps it has at most.
+inline constexpr int slide_factors = 4, slide_sums_taps = 8;
+constexpr TESSERA_HD int slide_sums_rows(int taps) {
+  return min(7, max(1, (vector_registers - 2 - slide_factors) / taps));
+}
+
+/// So many places along a row, of which those from `begin` on and before `end` exist.
+struct SlideSums {
+  i64 count, x_row, x_step, f_step, to_row, begin, end;
+};
+
+/// to[r * to_row + s * lanes + lane] += sum over i of x[r * x_row + (i + s) * x_step + lane] * f[i * f_step + lane]:
+/// all sums stay in registers along the row.
+template <class T>
+using SlideSumsKernel = void (*)(const SlideSums& k, const T* x, const T* f, T* to);
+
+template <class V, int Rows, int Taps>
+__attribute__((noinline, aligned(64))) void slide_sums_kernel(const SlideSums& k, const element_t<V>* x,
+                                                              const element_t<V>* f, element_t<V>* to) {
+  using T = element_t<V>;
+  V sum[Rows][Taps];
+  TESSERA_UNROLL
+  for (int r = 0; r < Rows; ++r) {
+    TESSERA_UNROLL
+    for (int s = 0; s < Taps; ++s) sum[r][s] = load<V>(to + r * k.to_row + s * V::lanes);
+  }
+  const T* factor_at = f;
+  const auto add = [&](auto factors, auto exists) __attribute__((always_inline)) {
+    constexpr int n = decltype(factors)::value;
+    V factor[n];
+    TESSERA_UNROLL
+    for (int i = 0; i < n; ++i, factor_at += k.f_step) factor[i] = load<V>(factor_at);
+    const T* row = x;
+    unroll<Rows>([&](auto index) __attribute__((always_inline)) {
+      constexpr int r = decltype(index)::value;
+      const T* at = row;
+      unroll<n + Taps - 1>([&](auto place) __attribute__((always_inline)) {
+        constexpr int u = decltype(place)::value;
+        if (exists(u)) {
+          const V v = load<V>(at);
+          unroll<Taps>([&](auto tap) __attribute__((always_inline)) {
+            constexpr int s = decltype(tap)::value, i = u - s;
+            if constexpr (i >= 0 && i < n) sum[r][s] = fma(v, factor[i], sum[r][s]);
+          });
+        }
+        at += k.x_step;
+      });
+      row += k.x_row;
+    });
+    x += n * k.x_step;
+  };
+  for (i64 i = 0; i < k.count;) {
+    const i64 whole = i >= k.begin ? min(k.count, k.end - Taps + 1) : 0;  // the first one beyond whole windows
+    for (; i + slide_factors <= whole; i += slide_factors) add(Int<slide_factors>{}, [](int) { return true; });
+    for (; i < whole; ++i) add(Int<1>{}, [](int) { return true; });
+    if (i < k.count) {
+      add(
+          Int<1>{}, [&](int u) __attribute__((always_inline)) { return i + u >= k.begin && i + u < k.end; });
+      ++i;
+    }
+  }
+  TESSERA_UNROLL
+  for (int r = 0; r < Rows; ++r) {
+    TESSERA_UNROLL
+    for (int s = 0; s < Taps; ++s) store(to + r * k.to_row + s * V::lanes, sum[r][s]);
+  }
+}
+
 /// to[i * to_step + lane] = sum over steps k of x[offsets[k] + i * x_step + lane] * f[k * lanes + lane], of which the
 /// first `last` lanes exist.
 template <class T>
@@ -125,6 +193,18 @@ __attribute__((noinline, aligned(64))) void lanes_kernel(i64 steps, const elemen
 
 namespace detail {
 
+template <class V, int Taps, int... I>
+SlideSumsKernel<element_t<V>> slide_sums_of(int rows, Seq<I...>) {
+  static constexpr SlideSumsKernel<element_t<V>> table[] = {slide_sums_kernel<V, I + 1, Taps>...};
+  return table[rows - 1];
+}
+template <class V, int... I>
+SlideSumsKernel<element_t<V>> pick_slide_sums(int rows, int taps, Seq<I...>) {
+  using Pick = SlideSumsKernel<element_t<V>> (*)(int);
+  static constexpr Pick table[] = {
+      [](int n) { return slide_sums_of<V, I + 1>(n, make_seq<slide_sums_rows(I + 1)>{}); }...};
+  return table[taps - 1](rows);
+}
 template <class V, int Results, int... I>
 SlideKernel<element_t<V>> slide_of(int taps, Seq<I...>) {
   static constexpr SlideKernel<element_t<V>> table[] = {slide_kernel<V, Results, I + 1>...};
@@ -148,6 +228,11 @@ LanesKernel<element_t<V>> pick_lanes(int results, Seq<I...>) {
 template <class V>
 SlideKernel<element_t<V>> pick_slide(int results, int taps) {
   return detail::pick_slide<V>(results, taps, make_seq<lane_results>{});
+}
+/// Of at most slide_sums_rows(taps) rows of at most slide_sums_taps.
+template <class V>
+SlideSumsKernel<element_t<V>> pick_slide_sums(int rows, int taps) {
+  return detail::pick_slide_sums<V>(rows, taps, make_seq<slide_sums_taps>{});
 }
 template <class V>
 LanesKernel<element_t<V>> pick_lanes(int results) {
