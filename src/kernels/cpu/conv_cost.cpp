@@ -70,9 +70,11 @@ double ConvCost::turned_planes(bool gradient) const {
   const double copied = gradient ? elements_y() * strides : elements_x() * met / strides;
   const double copied_rows = gradient ? places[0] * met : size[0] * std::min(taps[1], stride[1]);
   const double written = gradient ? elements_x() : elements_y();
+  // Lines of many channels leave the first-level cache before the next channel is read.
+  const double lost = groups == 1 && summed * (gradient ? places[1] : size[1]) > 16384 ? 6 * copied : 0;
   return lines * std::min(vectors(columns), pitch / 16) * summed * window * (1.3 * each + panels) + 1.2 * copied +
-         (is_point() ? 0 : 25 * images * groups * summed * copied_rows) + 1.2 * written + 80 * lines * panels +
-         1.8 * beyond_caches(elements_x() + elements_y()) + 0.1 * again(gradient);
+         lost + 8 * elements_w() + (is_point() ? 0 : 25 * images * groups * summed * copied_rows) + 1.2 * written +
+         80 * lines * panels + 1.8 * beyond_caches(elements_x() + elements_y()) + 0.1 * again(gradient);
 }
 
 double ConvCost::direct_of_few(bool gradient) const {
