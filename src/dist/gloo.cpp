@@ -106,6 +106,7 @@ void Gloo::connect_pairs(std::shared_ptr<Mesh> mesh, uint64_t group) {
     if (other.size > sizeof other.bytes || !gloo().connect(context_, r, other.bytes, other.size))
       throw Error(fmt::format("gloo: rank {} does not reach rank {}: {}", self(), rank_of(r), gloo().error()));
   }
+  streams.barrier();  // whoever left at once would close what others connect to
 }
 
 void* Gloo::begin_message(bool is_out, const iovec* pieces, size_t count, int peer, Lane lane) {
