@@ -249,6 +249,20 @@ bool pack_tokens(const PackOptions& o, const MdsWriterOptions& options) {
   return true;
 }
 
+// False after a signal. Whatever ends it, nothing is left of what is not whole.
+template <class Pack>
+bool pack_or_remove(const std::string& out, const Pack& pack) {
+  std::error_code ignored;
+  try {
+    if (pack()) return true;
+  } catch (...) {
+    fs::remove_all(out, ignored);
+    throw;
+  }
+  fs::remove_all(out, ignored);
+  return false;
+}
+
 bool pack_input(const PackOptions& o) {
   const MdsWriterOptions options = o.writer();
   std::error_code code;
@@ -259,10 +273,13 @@ bool pack_input(const PackOptions& o) {
   const bool lines = fs::path(o.input).extension() == ".jsonl";
   if (o.block > 0 && (lines || folder)) throw UsageError("--block is of a text");
   if (!o.vocabulary.empty() && o.block == 0) throw UsageError("--vocabulary is of --block");
-  if (o.block > 0) return pack_tokens(o, options);
-  if (remote || fs::exists(o.input + "/index.json")) return pack(shards_of(o.input, o.remote.settle()), o.out, options);
-  if (folder) return pack(files_below(o.input), o.out, options);
-  return pack(lines ? json_lines(o.input) : text_lines(o.input), o.out, options);
+  return pack_or_remove(o.out, [&] {
+    if (o.block > 0) return pack_tokens(o, options);
+    if (remote || fs::exists(o.input + "/index.json"))
+      return pack(shards_of(o.input, o.remote.settle()), o.out, options);
+    if (folder) return pack(files_below(o.input), o.out, options);
+    return pack(lines ? json_lines(o.input) : text_lines(o.input), o.out, options);
+  });
 }
 
 }  // namespace
@@ -287,8 +304,6 @@ void add_data_pack(Command data) {
   command.run([o] {
     catch_signals();
     if (pack_input(*o)) return;
-    std::error_code ignored;
-    fs::remove_all(o->out, ignored);  // of tokens: what was whole already
     fmt::print(stderr, "interrupted: nothing is left of {}\n", o->out);
     exit_if_signalled();
   });

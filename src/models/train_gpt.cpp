@@ -54,8 +54,10 @@ GPT make_model(TrainOptions& o, const TextData& data) {
   const bool mpt = is_mpt(initial);
   if (!o.init.empty()) blame(o.init, [&] { config.vocab = (mpt ? mpt_config(initial) : gpt2_config(initial)).vocab; });
   else if (config.vocab == 0) config.vocab = data.tokenizer.size();
-  if (config.vocab == 0)
+  if (config.vocab == 0) {
+    for (const DataStream& stream : o.data) MdsReader(stream.folder + "/train", {.remote = o.remote});  // is it there?
     throw FileError(o.data.at(0).folder + ": no vocabulary.txt says how many tokens there are: give --vocab");
+  }
   if (config.vocab < data.tokenizer.size())
     throw FileError(fmt::format("train: the text has {} characters, the model's vocabulary {}", data.tokenizer.size(),
                                 config.vocab));

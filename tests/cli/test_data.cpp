@@ -120,6 +120,18 @@ TEST(Data, OrdersMixtures) {
             "error: streaming: the proportions are all 0\n");
 }
 
+TEST(Data, AFullDiskLeavesNothing) {
+  const Folder folder;
+  write_file(folder / "a.txt", some_text());
+  for (const Words& how : {Words{"--block", "16"}, Words{}}) {
+    const Words words = Words{"data", "pack", folder / "a.txt", "--out", folder / "d", "--size-limit", "8k"} + how;
+    const Finished finished = Running(words, /*file_limit=*/5000).finish();
+    EXPECT_EQ(finished.code, 1);
+    EXPECT_EQ(finished.err.rfind("error: cannot write \"" + (folder / "d/"), 0), 0u) << finished.err;
+    EXPECT_FALSE(fs::exists(folder / "d"));
+  }
+}
+
 TEST(Data, RefusesBadInput) {
   const Folder folder;
   write_file(folder / "a.txt", "a\n");
@@ -259,7 +271,8 @@ TEST_F(Mixtures, ThatCannotBeAreOneLine) {
   refused({"--data", a, b, "--repeats", "1,1", "--epoch-size", "100"}, "streaming: an epoch's size is for streams");
   refused({"--data", a, b, "--proportions", "1,1", "--repeats", "1,1"}, "streaming: ");
   refused({"--text", a + ".txt", "--proportions", "1"}, "are of --data");
-  refused({"--data", a, folder / "none"}, "none/train/index.json");
+  refused({"--data", a, folder / "none"}, "none/train");
+  refused({"--data", folder / "none"}, "none/train/index.json");
   EXPECT_EQ(run({"data", "pack", a + ".txt", "--block", "16", "--out", folder / "c"}).code, 0);
   refused({"--data", a, folder / "c"}, "c/vocabulary.txt: has other characters than " + a + "/vocabulary.txt");
   write_file(folder / "c.txt", some_text() + "?");
