@@ -65,7 +65,7 @@ TEST_F(GpuDepthwise, ThreeByThree) {
                            {2, 5, 17, 12},
                            {1, 2, 3, 1},
                            {2, 132, 1, 9}})
-      check(three(x, stride), "depthwise");
+      check(three(x, stride), x[1].value() % 4 == 0 ? "depthwise" : "depthwise.any");  // whose filters go to cuDNN
 }
 
 TEST_F(GpuDepthwise, OtherWindows) {

@@ -11,7 +11,7 @@ namespace {
 
 Tensor last(const Tensor& t) { return t.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2}); }
 
-class GpuConvolutions : public GpuAgainstFloat64 {
+class GpuConvolutionWays : public GpuAgainstFloat64 {
  protected:
   /// A convolution and its gradients by what a card picks, of f16 tensors.
   void expect_as_float64(const Tensor& x, const Tensor& w, const Conv2dOptions& options, bool channels_last,
@@ -32,7 +32,7 @@ class GpuConvolutions : public GpuAgainstFloat64 {
   }
 };
 
-TEST_F(GpuConvolutions, GroupsOneByOne) {
+TEST_F(GpuConvolutionWays, GroupsOneByOne) {
   if (const std::string why = error_of([&] {
         const ForceKernel forced("conv2d", "each_group");
         conv2d(zeros({64, 32, 32, 32}, Float16, card()), zeros({32, 16, 3, 3}, Float16, card()), {}, {.groups = 2});
@@ -49,7 +49,7 @@ TEST_F(GpuConvolutions, GroupsOneByOne) {
     }
 }
 
-TEST_F(GpuConvolutions, OnePlaceOfEachImage) {
+TEST_F(GpuConvolutionWays, OnePlaceOfEachImage) {
   for (const bool channels_last : {false, true})
     for (const int64_t channels : {1, 20, 64})
       expect_as_float64(values({3, channels, 7, 5}, Float16), values({98, channels, 7, 5}, Float16), {}, channels_last,
@@ -57,7 +57,7 @@ TEST_F(GpuConvolutions, OnePlaceOfEachImage) {
 }
 
 // Rows of uploaded tensors are padded to 16 bytes.
-TEST_F(GpuConvolutions, RowsWithGapsInFloat32) {
+TEST_F(GpuConvolutionWays, RowsWithGapsInFloat32) {
   const Tensor x = values({5, 16, 2999}, Float32), w = values({12, 16, 3}, Float32), bias = values({12}, Float32);
   const ConvOptions options{.low = {1}, .high = {1}};
   const Tensors exact{x.clone().set_requires_grad(), w.clone().set_requires_grad()};
