@@ -1,7 +1,9 @@
 // Checkpoints that ranks write together.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "io/io_check.h"
 #include "tessera/dist_checkpoint.h"
@@ -36,7 +38,11 @@ TEST(DistCheckpoint, ARankThatCannotWriteLeavesTheOldOne) {
   const std::string full = folder / "c.2-1.part.tmp";  // of rank 1, next time
   const std::string error = error_of([&] {
     run_ranks(3, [&](const World& world) {
-      if (world.rank() == 1) std::filesystem::create_directories(full + "/x");  // an empty one rank 0 may remove
+      if (world.rank() == 1) {
+        std::this_thread::sleep_for(
+            std::chrono::milliseconds(300));  // until rank 0 has a number and waits for this one
+        std::filesystem::create_directories(full + "/x");
+      }
       save_checkpoint(folder / "c", alike(2), world);
     });
   });
