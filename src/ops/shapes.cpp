@@ -144,9 +144,10 @@ Tensor eye(int64_t rows, int64_t columns, int64_t offset, DType dtype, Device de
   if (rows < 0 || columns < 0) throw Error(fmt::format("eye: {} rows and {} columns", rows, columns));
   if (!is_capturing()) {
     const Tensor all = zeros({rows, columns}, dtype, device);
+    if (offset <= -rows || offset >= columns) return all;
     const int64_t top = std::max<int64_t>(0, -offset), left = std::max<int64_t>(0, offset);
-    const int64_t length = std::min(rows - top, columns - left);
-    if (length > 0) as_strided(all.storage(), {length}, {columns + 1}, top * columns + left, dtype).fill_(1);
+    as_strided(all.storage(), {std::min(rows - top, columns - left)}, {columns + 1}, top * columns + left, dtype)
+        .fill_(1);
     return all;
   }
   const Tensor down = arange(0, static_cast<double>(rows), 1, Int64, device);

@@ -68,7 +68,8 @@ struct ChainStack {
       const bool last = form == ChoiceForm::memory || form == ChoiceForm::second_in_memory;
       const V a = first ? load<V>(from + k * V::lanes) : last ? second[k] : third[k];
       const V b = last ? load<V>(other + k * V::lanes) : second[k];
-      top[k] = select(question(top[k], load<V>(bound + k * V::lanes)), a, b);
+      if constexpr (requires { question(top[k]); }) top[k] = select(question(top[k]), a, b);
+      else top[k] = select(question(top[k], load<V>(bound + k * V::lanes)), a, b);
       if (first != last) second[k] = third[k];
     }
   }
@@ -118,7 +119,7 @@ TESSERA_HD F with_numbers(const double (&numbers)[2]) {
   TESSERA_CHOICE_IN(second_in_memory, name, __VA_ARGS__) \
   TESSERA_CHOICE_IN(first_in_memory, name, __VA_ARGS__)  \
   TESSERA_CHOICE_IN(stack, name, __VA_ARGS__)
-#define TESSERA_CHOICE_1(name, Functor) TESSERA_CHOICE(name, [](V v, V) { return op::Functor{}(v); })
+#define TESSERA_CHOICE_1(name, Functor) TESSERA_CHOICE(name, [](V v) { return op::Functor{}(v); })
 #define TESSERA_CHOICE_2(name, Functor) TESSERA_CHOICE(name, op::Functor{})
 #define TESSERA_LINK_M(name, sign) \
   TESSERA_IN_EACH_FORM(name, [](V a, V b) { return Stack::mask(Stack::mask(a) sign Stack::mask(b)); })
