@@ -100,6 +100,8 @@ TEST(Shapes, Made) {
         reference::generate({3, 4}, Float64, [=](const Index& i) { return i[0] + offset == i[1] ? 1 : 0; });
     EXPECT_EQ(eye(3, 4, offset, Int32).to_vector<double>(), want.to_vector<double>());
   }
+  for (const int64_t offset : {std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()})
+    EXPECT_EQ(sum(eye(3, 4, offset)).item<float>(), 0);
   EXPECT_EQ(to_string(eye(0).shape()), "[0, 0]");
   for (int64_t n : {0, 1, 2, 7, 100}) {
     const auto got = linspace(-1, 0.3, n, Float64).to_vector<double>();
