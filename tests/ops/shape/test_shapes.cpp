@@ -1,4 +1,6 @@
 // Functions that move elements, against their definitions.
+#include <limits>
+
 #include "ops/composed_check.h"
 #include "ops/reference.h"
 #include "tessera/ops_indexing.h"
