@@ -120,12 +120,12 @@ Tensors of_rows(CardKernel& kernel, const Tensor& given, const Tensor& numbers, 
   return {out};
 }
 
-// Throws, as any index does, where one of these classes is not below `count`.
-void require_below(const Tensor& classes, int64_t count) {
-  if (classes.numel() == 0) return;
-  const Tensor most = clamp(amax(flatten(classes), {0}, true), 0, INFINITY);
-  index_select(zeros({count}, Float32, classes.device()), 0, most);
+// Throws, as any index does, where one of these classes is none of `count`.
+void require_classes_below(const Tensor& classes, int64_t count) {
+  index_select(zeros({count}, Float32, classes.device()), 0, classes);
 }
+// What ends a list is no class.
+Tensor largest_class(const Tensor& lists) { return clamp(amax(flatten(lists), {0}, true), 0, INFINITY); }
 
 }  // namespace
 
@@ -135,7 +135,7 @@ Tensor card_margins(const Tensor& x, const Tensor& target, int64_t p, double mar
     return of_rows(margins_kernel, in[0], in[1], slopes, classes, static_cast<int>(p), margin);
   };
   const auto forward = [=](const Tensors& in) {
-    index_select(zeros({classes}, Float32, in[1].device()), 0, in[1]);
+    require_classes_below(in[1], classes);
     return run(in, {});
   };
   const auto slopes = [=](const Tensors& in) { return run(in, in[3]); };
@@ -147,7 +147,7 @@ bool card_takes_lists(const Tensor& x) { return on_card(x) && x.size(1) <= most_
 Tensor card_listed_margins(const Tensor& x, const Tensor& lists, const Composed& composed) {
   const auto classes = static_cast<int>(x.size(1));
   const auto forward = [=](const Tensors& in) {
-    require_below(in[1], classes);
+    if (in[1].numel() > 0) require_classes_below(largest_class(in[1]), classes);
     return of_rows(listed_kernel, in[0], in[1], {}, classes);
   };
   const auto slopes = [=](const Tensors& in) { return of_rows(listed_kernel, in[0], in[1], in[3], classes); };

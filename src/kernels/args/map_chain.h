@@ -56,7 +56,7 @@ struct ReadNext {
   long long size;
 };
 struct MapChain {
-  static constexpr int most_links = 96;
+  static constexpr int most_links = 96, most_nexts = 16;
   const PlacedLink *begin, *end;
   long long count;  // elements, whole strip units
   const ReadNext* next;

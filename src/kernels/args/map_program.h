@@ -47,7 +47,7 @@ struct MapStep {
 /// Runs over `count` elements, strip by strip; tensors are the first values. What repeats is computed once,
 /// by the first steps.
 struct MapProgramArgs {
-  static constexpr int room = 64 << 10, most_values = 400, most_inputs = 16;
+  static constexpr int room = 64 << 10, most_values = 400;
   long long count, cost;                      // of an element, in additions
   int strip;                                  // elements, a multiple of 64
   bool streams;                               // outputs leave their strips past the caches

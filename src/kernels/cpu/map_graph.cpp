@@ -311,9 +311,7 @@ class MapProgram {
   // Tensors' ends and what repeats have a unit each; inputs that are gathered have a strip, and other values share
   // strips, from the step that makes them to the last one that reads them.
   bool give_room() {
-    if (values_.size() > static_cast<size_t>(MapProgramArgs::most_values) ||
-        call_.in.size() > MapProgramArgs::most_inputs)
-      return false;
+    if (values_.size() > static_cast<size_t>(MapProgramArgs::most_values)) return false;
     const size_t tensors = call_.out.size() + call_.in.size();
     const auto has_strip = [&](size_t v) {
       return v < tensors ? streams_ && v < call_.out.size() : !values_[v].repeats;

@@ -145,13 +145,13 @@ class Runner {
   /// What the strip behind this one reads is asked for while this one is computed.
   void read_next(i64 behind) {
     nexts_ = 0;
-    for (int t = a_.outputs; a_.streams && t < a_.tensors; ++t)
+    for (int t = a_.outputs; a_.streams && t < a_.tensors && nexts_ < MapChain::most_nexts; ++t)
       if (!a_.value[t].repeats && !a_.value[t].layout) next_[nexts_++] = {address(t, behind), a_.value[t].size};
   }
 
   const MapProgramArgs& a_;
   char* at_[MapProgramArgs::most_values];
-  ReadNext next_[MapProgramArgs::most_inputs];
+  ReadNext next_[MapChain::most_nexts];
   int nexts_ = 0;
   alignas(64) char room_[MapProgramArgs::room];
 };
