@@ -108,9 +108,11 @@ Engine* Group::State::engine_on(Device device, bool of_all) {
   OnDevice made{device, {}, {}};
   const char* const text = std::getenv("TESSERA_GPU_ENGINE");
   const std::string_view chosen = text ? text : "";
+  const std::string_view library = device.type == DeviceType::HIP ? "rccl" : "nccl";
+  if (!chosen.empty() && chosen != "host" && chosen != library)
+    throw Error(fmt::format("dist: TESSERA_GPU_ENGINE={} is neither host nor {}", chosen, library));
   if (chosen == "host") made.why_not = "TESSERA_GPU_ENGINE=host";
   else made.engine = Nccl::create(control, members, rank, *engine, device, made.why_not);
-  const std::string_view library = device.type == DeviceType::HIP ? "rccl" : "nccl";
   if (!made.engine && chosen == library)
     throw Error(fmt::format("dist: TESSERA_GPU_ENGINE={}: {}", library, made.why_not));
   return on_devices.emplace_back(std::move(made)).engine.get();

@@ -1,21 +1,18 @@
 #include "dist/gloo.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <thread>
 
-#include "core/util/plugin_path.h"
+#include "dist/engine_plugin.h"
 #include "dist/gloo_functions.h"
 #include "dist/tcp.h"
 
 namespace tessera::dist {
 namespace {
 
-constexpr const char* kGlooPlugin = "libtessera_gloo.so";
 constexpr int kTurn = 20;    // milliseconds for one message while another may fail
 constexpr int kLast = 1000;  // for one of a rank that has ended
 
@@ -26,21 +23,8 @@ struct GlooLibrary {
 
 GlooLibrary open_gloo() {
   GlooLibrary library;
-  const std::filesystem::path path = find_plugin(kGlooPlugin);
-  if (path.empty()) {
-    library.why_not = fmt::format(
-        "{} was not found beside the program or in TESSERA_PLUGIN_DIR; CMake makes it where Gloo is", kGlooPlugin);
-    return library;
-  }
-  void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!handle) {
-    library.why_not = dlerror();
-    return library;
-  }
-  const auto entry = reinterpret_cast<const GlooFunctions* (*)()>(dlsym(handle, "tessera_gloo"));
-  const GlooFunctions* const found = entry ? entry() : nullptr;
-  if (found && found->version == GlooFunctions::kVersion) library.functions = found;
-  else library.why_not = path.string() + " belongs to another version of tessera";
+  library.functions =
+      open_engine_plugin<GlooFunctions>("libtessera_gloo.so", "tessera_gloo", "Gloo", RTLD_LOCAL, library.why_not);
   return library;
 }
 

@@ -1,20 +1,17 @@
 #include "dist/mpi.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <mutex>
 #include <thread>
 
-#include "core/util/plugin_path.h"
+#include "dist/engine_plugin.h"
 #include "dist/mpi_functions.h"
 
 namespace tessera::dist {
 namespace {
 
-constexpr const char* kPlugin = "libtessera_mpi.so";
 constexpr int kGroupBits = 16;         // of a tag; above them the rank that made the group, below the purpose
 constexpr int64_t kAwake = 2'000'000;  // nanoseconds, in which others may have the processor but MPI goes on
 constexpr auto kNap = std::chrono::microseconds(50);
@@ -40,24 +37,10 @@ void open_mpi(MpiLibrary& library) {
     library.why_not = "mpirun did not begin these processes";
     return;
   }
-  const std::filesystem::path path = find_plugin(kPlugin);
-  if (path.empty()) {
-    library.why_not = fmt::format(
-        "{} was not found beside the program or in TESSERA_PLUGIN_DIR; CMake makes it where MPI is", kPlugin);
-    return;
-  }
   // Its own plugins look for MPI's symbols among those of all.
-  void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  if (!handle) {
-    library.why_not = dlerror();
-    return;
-  }
-  const auto entry = reinterpret_cast<const MpiFunctions* (*)()>(dlsym(handle, "tessera_mpi"));
-  const MpiFunctions* const found = entry ? entry() : nullptr;
-  if (!found || found->version != MpiFunctions::kVersion) {
-    library.why_not = path.string() + " belongs to another version of tessera";
-    return;
-  }
+  const auto* const found =
+      open_engine_plugin<MpiFunctions>("libtessera_mpi.so", "tessera_mpi", "MPI", RTLD_GLOBAL, library.why_not);
+  if (!found) return;
   if (const char* const why = found->start(&library.rank, &library.size)) library.why_not = why;
   else library.functions = found, is_started = true;
 }
