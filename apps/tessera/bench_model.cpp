@@ -9,6 +9,7 @@
 #include "io/file.h"
 #include "latency.h"
 #include "model_inputs.h"
+#include "profiling.h"
 #include "tessera/autograd.h"
 #include "tessera/io.h"
 #include "tessera/models.h"
@@ -20,6 +21,7 @@ namespace {
 struct BenchModelOptions : LatencyOptions {
   std::string model, weights;
   std::vector<std::string> dims;
+  RecordingOptions profile;
 };
 
 std::string names_of_zoo() {
@@ -203,7 +205,6 @@ void time_zoo_model(const BenchModelOptions& o, const models::ZooModel& kind) {
 }
 
 void run(const BenchModelOptions& o) {
-  o.common.apply();
   check(o);
   for (const models::ZooModel& kind : models::zoo())
     if (kind.name == o.model) return time_zoo_model(o, kind);
@@ -229,7 +230,11 @@ void add_bench_model(Command bench) {
                  "a Python whose ONNX Runtime and OpenVINO, or for the zoo whose PyTorch, is measured beside it");
   options->common.own_threads = true;
   options->common.add_to(command, true);
-  command.run([options] { run(*options); });
+  options->profile.add_to(command, "wait=3,active=5");
+  command.run([options] {
+    options->common.apply();
+    with_profile(options->profile, options->common.target(), true, [&] { run(*options); });
+  });
 }
 
 }  // namespace tessera::app

@@ -12,6 +12,7 @@
 #include "kernels/cpu/peak.h"
 #include "run_cost.h"
 #include "tessera/parallel.h"
+#include "tessera/profiler.h"
 #include "tessera/stream.h"
 
 namespace tessera::app {
@@ -72,7 +73,9 @@ Latency latency_of(const TimedCall& call, const LatencyOptions& o) {
     const auto begin = Clock::now();
     call.once();
     if (device.is_gpu()) current_stream(device).synchronize();
-    return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+    const double time = std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+    profiler::step();
+    return time;
   };
   for (int i = 0; i < 3; ++i) once();
   std::vector<double> times;

@@ -18,17 +18,6 @@ namespace {
 // Bytes that are kept although the file does not hold them, and how many for each that it does hold.
 constexpr int64_t kLargestFolded = 64 << 20, kMostFolded = 8;
 
-int64_t bytes_of(const Value& value) {
-  int64_t all = 0;
-  const auto add = [&](int64_t bytes) {
-    if (__builtin_add_overflow(all, bytes, &all)) all = INT64_MAX;
-  };
-  if (value.is_tensor() && __builtin_mul_overflow(value.tensor().numel(), size_of(value.tensor().dtype()), &all))
-    all = INT64_MAX;  // a view that repeats its elements
-  if (value.is_sequence())
-    for (const Value& v : value.sequence()) add(bytes_of(v));
-  return all;
-}
 /// Of the tensors in attributes.
 int64_t bytes_of(const Step& step) {
   size_t all = 0;
@@ -46,29 +35,55 @@ bool is_known(const Step& step, const Values& in) {
                      [](const Value& v) { return v.is_absent() || (v.is_tensor() && !v.tensor().device().meta); });
 }
 
-std::vector<Value> values_of(const Graph& graph) {
-  std::vector<Value> values(static_cast<size_t>(graph.slots));
-  for (const auto& [slot, value] : graph.constants) values[static_cast<size_t>(slot)] = value;
-  return values;
-}
-
 /// How many inputs of steps, inner graphs and outputs each value is.
 std::vector<int> count_uses(const Graph& graph) {
   std::vector<int> uses(static_cast<size_t>(graph.slots));
   const auto use = [&](int slot) {
     if (slot >= 0) ++uses[static_cast<size_t>(slot)];
   };
-  for (const Step& step : graph.steps) {
-    for (const int slot : step.in) use(slot);
-    for (const Body& body : step.bodies)
-      for (const auto& [there, here] : body.graph->captures) use(there);
-  }
+  for (const Step& step : graph.steps) for_each_read(step, use);
   for (const int slot : graph.output_slots) use(slot);
   for (const int slot : graph.input_slots) use(slot);
   return uses;
 }
 
+void take_inputs(const Graph& graph, const Values& inputs, std::vector<Value>& values) {
+  for (size_t i = 0; i < graph.input_slots.size() && i < inputs.size(); ++i)
+    if (!inputs[i].is_absent() || i < graph.required_inputs)
+      values[static_cast<size_t>(graph.input_slots[i])] = inputs[i];
+}
+
+void run_and_free(const Step& step, const std::vector<int>& frees, const Frame& frame) {
+  check_interrupt();
+  run_step(step, frame);
+  for (const int slot : frees) frame.values[static_cast<size_t>(slot)] = Value();
+}
+
+Values outputs_of(const Graph& graph, const std::vector<Value>& values) {
+  Values out;
+  out.reserve(graph.output_slots.size());
+  for (const int slot : graph.output_slots) out.push_back(slot < 0 ? Value() : values[static_cast<size_t>(slot)]);
+  return out;
+}
+
 }  // namespace
+
+int64_t bytes_of(const Value& value) {
+  int64_t all = 0;
+  const auto add = [&](int64_t bytes) {
+    if (__builtin_add_overflow(all, bytes, &all)) all = INT64_MAX;
+  };
+  if (value.is_tensor() && __builtin_mul_overflow(value.tensor().numel(), size_of(value.tensor().dtype()), &all))
+    all = INT64_MAX;  // a view that repeats its elements
+  if (value.is_sequence())
+    for (const Value& v : value.sequence()) add(bytes_of(v));
+  return all;
+}
+std::vector<Value> values_of(const Graph& graph) {
+  std::vector<Value> values(static_cast<size_t>(graph.slots));
+  for (const auto& [slot, value] : graph.constants) values[static_cast<size_t>(slot)] = value;
+  return values;
+}
 
 void run_step(const Step& step, const Frame& frame) {
   Values in;
@@ -108,23 +123,24 @@ void run_step(const Step& step, const Frame& frame) {
 
 Values run(const Graph& graph, const Values& inputs, const LoadOptions& options, const Frame* outer) {
   std::vector<Value> values = values_of(graph);
-  for (size_t i = 0; i < graph.input_slots.size() && i < inputs.size(); ++i)
-    if (!inputs[i].is_absent() || i < graph.required_inputs)
-      values[static_cast<size_t>(graph.input_slots[i])] = inputs[i];
+  take_inputs(graph, inputs, values);
   if (outer)
     for (const auto& [there, here] : graph.captures)
       values[static_cast<size_t>(here)] = outer->values[static_cast<size_t>(there)];
   int64_t turns = 0;
   const Frame frame{options, outer ? outer->turns : turns, graph, values};
-  for (const Step& step : graph.steps) {
-    check_interrupt();
-    run_step(step, frame);
-    for (const int slot : step.frees) values[static_cast<size_t>(slot)] = Value();
-  }
-  Values out;
-  out.reserve(graph.output_slots.size());
-  for (const int slot : graph.output_slots) out.push_back(slot < 0 ? Value() : values[static_cast<size_t>(slot)]);
-  return out;
+  for (const Step& step : graph.steps) run_and_free(step, step.frees, frame);
+  return outputs_of(graph, values);
+}
+
+Values run(const Graph& graph, const Specialization& special, const Values& inputs, const LoadOptions& options) {
+  std::vector<Value> values(static_cast<size_t>(graph.slots));
+  for (const auto& [slot, value] : special.known) values[static_cast<size_t>(slot)] = value;
+  take_inputs(graph, inputs, values);
+  int64_t turns = 0;
+  const Frame frame{options, turns, graph, values};
+  for (size_t i = 0; i < special.steps.size(); ++i) run_and_free(*special.steps[i], special.frees[i], frame);
+  return outputs_of(graph, values);
 }
 
 void fold_constants(Graph& graph, const LoadOptions& options) {

@@ -272,25 +272,37 @@ std::string where(const Step& step) {
                      step.name.empty() ? step.op : "(" + step.op + ")");
 }
 
-void find_last_uses(Graph& graph) {
+std::vector<std::vector<int>> last_uses(const Graph& graph, const std::vector<const Step*>& steps) {
   constexpr int unused = -2;  // by any step, or kept for the caller
   std::vector<int> last(static_cast<size_t>(graph.slots), unused);
   const auto see = [&](int slot, int step) {
     if (slot >= 0) last[static_cast<size_t>(slot)] = step;
   };
-  for (size_t i = 0; i < graph.steps.size(); ++i) {
-    Step& step = graph.steps[i];
+  for (size_t i = 0; i < steps.size(); ++i) {
     const int at = static_cast<int>(i);
-    step.frees.clear();
-    for (const int slot : step.out) see(slot, at);
-    for (const int slot : step.in) see(slot, at);
-    for (const Body& body : step.bodies)
-      for (const auto& [there, here] : body.graph->captures) see(there, at);
+    for (const int slot : steps[i]->out) see(slot, at);
+    for_each_read(*steps[i], [&](int slot) { see(slot, at); });
   }
   for (const int slot : graph.output_slots) see(slot, unused);
   for (const auto& [slot, value] : graph.constants) see(slot, unused);
+  std::vector<std::vector<int>> frees(steps.size());
   for (size_t slot = 0; slot < last.size(); ++slot)
-    if (last[slot] >= 0) graph.steps[static_cast<size_t>(last[slot])].frees.push_back(static_cast<int>(slot));
+    if (last[slot] >= 0) frees[static_cast<size_t>(last[slot])].push_back(static_cast<int>(slot));
+  return frees;
+}
+
+void find_last_uses(Graph& graph) {
+  std::vector<const Step*> steps;
+  for (const Step& step : graph.steps) steps.push_back(&step);
+  std::vector<std::vector<int>> frees = last_uses(graph, steps);
+  for (size_t i = 0; i < frees.size(); ++i) graph.steps[i].frees = std::move(frees[i]);
+}
+
+bool draws(const Graph& graph) {
+  return std::any_of(graph.steps.begin(), graph.steps.end(), [](const Step& step) {
+    return (step.entry && step.entry->random) || (step.function && draws(*step.function)) ||
+           std::any_of(step.bodies.begin(), step.bodies.end(), [](const Body& body) { return draws(*body.graph); });
+  });
 }
 
 void drop_unused(Graph& graph) {
@@ -305,10 +317,7 @@ void drop_unused(Graph& graph) {
     const Step& step = graph.steps[i];
     needed[i] = std::any_of(step.out.begin(), step.out.end(),
                             [&](int slot) { return slot >= 0 && used[static_cast<size_t>(slot)]; });
-    if (!needed[i]) continue;
-    for (const int slot : step.in) use(slot);
-    for (const Body& body : step.bodies)
-      for (const auto& [there, here] : body.graph->captures) use(there);
+    if (needed[i]) for_each_read(step, use);
   }
   std::vector<Step> steps;
   for (size_t i = 0; i < needed.size(); ++i)

@@ -60,13 +60,37 @@ Graph prepare(const ModelProto& model, Source& source, const LoadOptions& option
 /// Replaces steps whose inputs are known by what they give.
 void fold_constants(Graph& graph, const LoadOptions& options);
 
-/// Says of each step which values nothing uses behind it.
+/// What is left of a graph for inputs of given sizes.
+struct Specialization {
+  std::vector<std::pair<int, Value>> known;  // values of slots
+  std::vector<const Step*> steps;
+  std::vector<std::vector<int>> frees;  // slots that nothing uses behind each step
+};
+
+/// The slots that a step, or a graph in it, reads.
+template <typename F>
+void for_each_read(const Step& step, F&& fn) {
+  for (const int slot : step.in)
+    if (slot >= 0) fn(slot);
+  for (const Body& body : step.bodies)
+    for (const auto& [there, here] : body.graph->captures) fn(there);
+}
+/// Whether it draws random numbers.
+bool draws(const Graph& graph);
+int64_t bytes_of(const Value& value);
+/// By slot: the constants.
+std::vector<Value> values_of(const Graph& graph);
+
+/// Which values nothing uses behind each of some steps; constants and outputs stay.
+std::vector<std::vector<int>> last_uses(const Graph& graph, const std::vector<const Step*>& steps);
+/// Says so of each step of the graph.
 void find_last_uses(Graph& graph);
 /// Drops steps whose results nothing uses, and constants.
 void drop_unused(Graph& graph);
 
 /// `outer`: of the graph around this one, if there is one.
 Values run(const Graph& graph, const Values& inputs, const LoadOptions& options, const Frame* outer = nullptr);
+Values run(const Graph& graph, const Specialization& special, const Values& inputs, const LoadOptions& options);
 /// Runs one step on the values of a frame, and leaves what it gives there.
 void run_step(const Step& step, const Frame& frame);
 

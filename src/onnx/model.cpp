@@ -10,6 +10,7 @@
 #include "onnx/graph.h"
 #include "onnx/handler.h"
 #include "onnx/optimize.h"
+#include "onnx/specialize.h"
 #include "tessera/autocast.h"
 #include "tessera/autograd.h"
 #include "tessera/io.h"
@@ -23,6 +24,7 @@ struct detail::LoadedModel {
   bool is_random = false;
   std::shared_ptr<void> owner;
   Graph graph;
+  mutable Specializations specializations;
 };
 
 const Tensor& Value::tensor() const {
@@ -53,13 +55,6 @@ int64_t known_size(const std::string& dim) {
 }
 
 namespace {
-
-bool draws(const Graph& graph) {
-  return std::any_of(graph.steps.begin(), graph.steps.end(), [](const Step& step) {
-    return (step.entry && step.entry->random) || (step.function && draws(*step.function)) ||
-           std::any_of(step.bodies.begin(), step.bodies.end(), [](const Body& body) { return draws(*body.graph); });
-  });
-}
 
 std::shared_ptr<const detail::LoadedModel> load(Bytes bytes, Source source, std::shared_ptr<void> owner,
                                                 const LoadOptions& options) {
@@ -138,7 +133,9 @@ Values Model::run(const Values& inputs) const {
   std::optional<amp::Autocast> region;
   if (loaded_->options.dtype != Float32)
     region.emplace(loaded_->options.dtype, amp::AutocastOptions{.cache_weights = false});
-  Values out = onnx::run(graph, there, loaded_->options);
+  const auto special = loaded_->specializations.find(graph, there, loaded_->options);
+  Values out =
+      special ? onnx::run(graph, *special, there, loaded_->options) : onnx::run(graph, there, loaded_->options);
   for (size_t i = 0; i < out.size(); ++i) {
     if (!out[i].is_tensor()) continue;
     if (region && graph.outputs[i].type == "float") out[i] = cast(out[i].tensor(), Float32);

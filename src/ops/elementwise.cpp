@@ -613,6 +613,13 @@ Tensor add(const Tensor& a, double b) { return dispatch_one(add_scalar_op, {a}, 
 Tensor mul(const Tensor& a, double b) { return dispatch_one(mul_scalar_op, {a}, ScalarAttrs{b}); }
 Tensor pow(const Tensor& a, double e) {
   if (e == 2) return square(a);
+  if (is_floating(a.dtype())) {  // cheaper than a logarithm and an exponential
+    if (e == 0.5) return sqrt(a);
+    if (e == -0.5) return rsqrt(a);
+    if (e == 3) return mul(square(a), a);
+    if (e == -1) return reciprocal(a);
+    if (e == -2) return reciprocal(square(a));
+  }
   // In the integer's own arithmetic: pow_scalar computes in f64.
   const bool whole = !is_floating(a.dtype()) && a.dtype() != Bool && e >= 0 && e <= 127 && e == std::floor(e);
   return whole ? pow(a, number_like(a, e)) : dispatch_one(pow_scalar_op, {a}, ScalarAttrs{e});

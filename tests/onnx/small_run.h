@@ -47,7 +47,7 @@ inline std::string run_small(std::string bytes, const LoadOptions& options) {
       if (port.kind == Port::kSequence) inputs.emplace_back(Values{small_input(port)});
       else inputs.emplace_back(small_input(port));
     }
-    (void)model.run(inputs);
+    for (int run = 0; run < 2; ++run) (void)model.run(inputs);  // the second knows what follows from sizes
   } catch (const Error& e) {
     return e.what();
   }

@@ -161,6 +161,47 @@ TEST(OnnxOptimize, LayerNormIsOneCall) {
   EXPECT_LE(difference(layer_norm_by_nodes(0), {random({7, 5})}), 1e-6);
 }
 
+/// x / sqrt(mean(x²) + eps) * w, by a way to say it.
+ModelMaker rms_norm_by_nodes(const std::string& way, int64_t axis = -1) {
+  ModelMaker m;
+  m.input("x", {-1, 5}).output("y", {-1, 5}).weight("two", {}, {2}).weight("one", {}, {1}).weight("eps", {}, {1e-3f});
+  m.weight("w", {5}, {1, 2, 0.5f, -1, 3}).integers("axes", {axis});
+  if (way == "mul") m.add("Mul", {"x", "x"}, {"q"});
+  else m.add("Pow", {"x", "two"}, {"q"});
+  m.add("ReduceMean", {"q", "axes"}, {"mean"});
+  m.add("Add", way == "mul" ? std::vector<std::string>{"eps", "mean"} : std::vector<std::string>{"mean", "eps"}, {"e"});
+  m.add("Sqrt", {"e"}, {"r"});
+  if (way == "div") {
+    m.add("Div", {"x", "r"}, {"n"});
+  } else {
+    if (way == "mul") m.add("Div", {"one", "r"}, {"i"});
+    else m.add("Reciprocal", {"r"}, {"i"});
+    m.add("Mul", way == "mul" ? std::vector<std::string>{"i", "x"} : std::vector<std::string>{"x", "i"}, {"n"});
+  }
+  m.add("Mul", {"w", "n"}, {"y"});
+  return m;
+}
+TEST(OnnxOptimize, RmsNormIsOneCall) {
+  for (const char* way : {"mul", "div", "reciprocal"}) expect_calls(rms_norm_by_nodes(way), {{"RMSNormalization", 1}});
+  EXPECT_EQ(calls_of(loaded(rms_norm_by_nodes("mul", 0)), "RMSNormalization"), 0);
+  EXPECT_LE(difference(rms_norm_by_nodes("mul", 0), {random({7, 5})}), 1e-6);
+}
+
+TEST(OnnxOptimize, BatchNormAndReluAreOneCall) {
+  ModelMaker m;
+  m.input("x", {-1, 3, -1, -1})
+      .output("y", {-1, 3, -1, -1})
+      .weight("w", {3}, {1, -2, 0.5f})
+      .weight("b", {3}, {0, 1, 2});
+  m.weight("mean", {3}, {0.1f, 0.2f, -0.3f}).weight("var", {3}, {1, 2, 3});
+  m.add("BatchNormalization", {"x", "w", "b", "mean", "var"}, {"n"});
+  m.add("Relu", {"n"}, {"y"});
+  EXPECT_EQ(loaded(m).calls(), (std::map<std::string, int64_t>{{"BatchNormRelu", 1}}));
+  EXPECT_LE(difference(m, {random({2, 3, 4, 5})}), 1e-6);
+  m.output("n", {-1, 3, -1, -1});
+  EXPECT_EQ(calls_of(loaded(m), "BatchNormRelu"), 0);
+}
+
 /// Six channels of 3x4 in groups; `dims`: of what weights them.
 ModelMaker group_norm_by_nodes(int64_t groups, const std::vector<int64_t>& dims, float scale = 1) {
   ModelMaker m;

@@ -56,6 +56,8 @@ Values modulo(const Call& c) {
 Values power(const Call& c) {
   const Tensor& a = c.in(0);
   const Tensor b = old_broadcast(c);
+  if (is_floating(a.dtype()) && b.numel() == 1 && b.dim() <= a.dim() && b.device() == cpu())
+    return {pow(a, b.item())};                                          // few powers are computed as such
   const bool wide = !is_floating(a.dtype()) && is_floating(b.dtype());  // as the power is
   return {cast(pow(a, wide ? b : cast(b, a.dtype())), a.dtype())};
 }

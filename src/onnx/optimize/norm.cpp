@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "onnx/optimize/rewriter.h"
+#include "ops/batch_norm.h"
 #include "tessera/ops.h"
 
 namespace tessera::onnx {
@@ -83,6 +84,16 @@ Values fused_group_norm(const Call& c) {
 }
 constexpr Entry group_norm_entry{"GroupNorm", 1, fused_group_norm, "tessera"};
 
+/// relu of a batch norm for inference, whose inputs and attributes it has.
+Values normalized_relu(const Call& c) {
+  const Tensor& x = c.in(0);
+  if (x.dim() < 2 || c.in(1).dtype() != x.dtype())
+    return {relu(find_handler("", "BatchNormalization", c.opset())->run(c)[0].tensor())};
+  return {
+      batch_norm_add(x, {}, c.in(1), c.in(2), c.in(3), c.in(4), false, 0, c.real("epsilon", 1e-5f), Activation::Relu)};
+}
+constexpr Entry normalized_relu_entry{"BatchNormRelu", 1, normalized_relu, "tessera"};
+
 bool is_all(const Tensor& t, double value) {
   if (!t.defined()) return false;
   const std::vector<double> elements = t.to(cpu()).to_vector<double>();
@@ -117,6 +128,65 @@ void fuse_layer_norm(Rewriter& r, int at) {
   r.replace(bias.at >= 0 ? bias.at : weight.at, at, find_handler("", "LayerNormalization", 17), std::move(in),
             {{.name = "axis", .type = kIntAttribute, .i = -1},
              {.name = "epsilon", .type = kFloatAttribute, .f = static_cast<float>(*eps)}});
+}
+
+namespace {
+
+/// The value whose root of the mean square, and eps, `slot` is; with eps.
+struct RootMeanSquare {
+  int x = -1;
+  double eps = 0;
+};
+RootMeanSquare root_mean_square(const Rewriter& r, int slot) {
+  const int root = r.own_maker(slot, "Sqrt"), sum = root < 0 ? -1 : r.own_maker(r.step(root).in[0], "Add");
+  if (sum < 0 || r.step(sum).in.size() != 2) return {};
+  for (size_t i = 0; i < 2; ++i) {
+    const std::optional<double> eps = r.number(r.step(sum).in[i]);
+    const int mean = eps && r.only_user(r.step(sum).in[1 - i]) >= 0 ? mean_of_last(r, r.step(sum).in[1 - i]) : -1;
+    if (mean >= 0) return {squared(r, r.step(mean).in[0]), *eps};
+  }
+  return {};
+}
+/// The same of its reciprocal.
+RootMeanSquare inverse_root(const Rewriter& r, int slot) {
+  if (const int at = r.own_maker(slot, "Reciprocal"); at >= 0) return root_mean_square(r, r.step(at).in[0]);
+  const int at = r.own_maker(slot, "Div");
+  if (at < 0 || r.step(at).in.size() != 2 || r.number(r.step(at).in[0]) != 1.0) return {};
+  return root_mean_square(r, r.step(at).in[1]);
+}
+
+}  // namespace
+
+// x / sqrt(mean(x²) + eps) * weight
+void fuse_rms_norm(Rewriter& r, int at) {
+  if ((!r.is(at, "Mul") && !r.is(at, "Div")) || r.step(at).in.size() != 2) return;
+  const int left = r.step(at).in[0], right = r.step(at).in[1];
+  RootMeanSquare found;
+  if (r.is(at, "Div")) {
+    found = root_mean_square(r, right);
+    if (found.x != left) return;
+  } else {
+    found = inverse_root(r, right);
+    if (found.x != left) found = inverse_root(r, left);
+    if (found.x < 0 || found.x != other_input(r.step(at), found.x == left ? right : left)) return;
+  }
+  if (found.x < 0) return;
+  const WithKnown weight = behind(r, r.step(at).out[0], "Mul");
+  if (weight.at < 0 || r.constant(weight.known).dim() != 1) return;
+  r.replace(weight.at, at, find_handler("", "RMSNormalization", 23), {found.x, weight.known},
+            {{.name = "axis", .type = kIntAttribute, .i = -1},
+             {.name = "epsilon", .type = kFloatAttribute, .f = static_cast<float>(found.eps)}});
+}
+
+// As before the convolutions of a DenseNet.
+void fuse_batch_norm_relu(Rewriter& r, int at) {
+  if (!r.is(at, "BatchNormalization")) return;
+  const Step& norm = r.step(at);
+  if (integer_of(norm, "training_mode", 0) || !integer_of(norm, "spatial", 1) || norm.in.size() != 5) return;
+  for (size_t i = 1; i < norm.out.size(); ++i)
+    if (r.is_used(norm.out[i])) return;
+  const int next = r.only_user(norm.out[0], "Relu");
+  if (next >= 0) r.replace(next, at, &normalized_relu_entry, norm.in, norm.attributes);
 }
 
 // PyTorch's exporter has no group norm: groups become channels, which an instance norm without weights normalises.

@@ -89,7 +89,9 @@ Factors factors_of(const Rewriter& r, int at);
 // The patterns, a file for each kind. Each takes the step that a pattern may end with.
 void fuse_activation(Rewriter& r, int at);
 void fuse_layer_norm(Rewriter& r, int at);
+void fuse_rms_norm(Rewriter& r, int at);
 void fuse_group_norm(Rewriter& r, int at);
+void fuse_batch_norm_relu(Rewriter& r, int at);
 void turn_keys(Rewriter& r, int at);
 void fuse_attention(Rewriter& r, int at);
 /// Batch norm behind a convolution: y = scale (conv(x, w) + b - mean) / sqrt(var + eps) + bias is one with other

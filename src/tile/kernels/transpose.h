@@ -40,6 +40,15 @@ inline void transpose_block(U* to, i64 to_stride, const U* from, i64 from_stride
   }
 }
 
+/// to[r * columns + c] = from[c * from_stride + r]: few planes become the channels of one image.
+template <class U, int columns>
+inline void interleave(U* to, const U* from, i64 from_stride, i64 rows) {
+  for (i64 r = 0; r < rows; ++r) {
+    TESSERA_UNROLL
+    for (int c = 0; c < columns; ++c) to[r * columns + c] = from[c * from_stride + r];
+  }
+}
+
 /// The two innermost loops (rows, columns), of which `from` is contiguous along the first and `to` along the second.
 template <class U>
 __attribute__((noinline)) void transpose_plane(char* to, i64 to_stride, const char* from, i64 from_stride, i64 rows,
@@ -48,6 +57,8 @@ __attribute__((noinline)) void transpose_plane(char* to, i64 to_stride, const ch
   const i64 to_step = to_stride / size, from_step = from_stride / size;
   auto* t = reinterpret_cast<U*>(to);
   auto* f = reinterpret_cast<const U*>(from);
+  if (columns == to_step && columns == 2) return interleave<U, 2>(t, f, from_step, rows);
+  if (columns == to_step && columns == 3) return interleave<U, 3>(t, f, from_step, rows);
   for (i64 r = 0; r < rows; r += block) {
     for (i64 c = 0; c < columns; c += block) {
       transpose_block(t + r * to_step + c, to_step, f + c * from_step + r, from_step, min(block, rows - r),
@@ -78,11 +89,26 @@ inline bool as_transposition(LoopNest& loops, int size) {
   const int last = loops.rank - 1;
   if (loops.rank < 2 || loops.strides[0][last] != size || loops.strides[1][last] == size) return false;
   for (int d = 0; d < last; ++d) {
-    if (loops.strides[1][d] != size || loops.lengths[d] < 4 || loops.lengths[last] < 4) continue;
+    const bool few = loops.strides[0][d] == loops.lengths[last] * size;  // which lie together
+    if (loops.strides[1][d] != size || loops.lengths[d] < 4 || loops.lengths[last] < (few ? 2 : 4)) continue;
     for (int k = d; k + 1 < last; ++k) swap_loops(loops, k, k + 1);
     return true;
   }
   return false;
+}
+
+/// Rows whose elements lie together on both sides, as those of channels that are put together. Copying ends in a
+/// vector that overlaps the one before.
+inline void copy_rows(char* to, i64 to_stride, const char* from, i64 from_stride, i64 rows, i64 bytes) {
+  constexpr i64 v = 64;
+  for (i64 r = 0; r < rows; ++r, to += to_stride, from += from_stride) {
+    if (bytes < v) {
+      __builtin_memcpy(to, from, static_cast<size_t>(bytes));
+      continue;
+    }
+    for (i64 at = 0; at + v <= bytes; at += v) __builtin_memcpy(to + at, from + at, v);
+    __builtin_memcpy(to + bytes - v, from + bytes - v, v);
+  }
 }
 
 /// Elements [begin, end) of a copy to memory without gaps, past the caches: short runs are gathered first.
@@ -136,7 +162,7 @@ inline void run_copy(LoopNest& loops, void* to, const void* from, int size, Conv
     const i64 rows = loops.lengths[row], columns = loops.lengths[column];
     LoopNest outer = loops;
     outer.rank = row;
-    constexpr i64 band = 64;  // rows of a task
+    const i64 band = columns < 4 ? 4096 : 64;  // rows of a task
     const i64 bands = ceil_div(rows, band);
     split_range(executor, outer.total() * bands, band * columns * 2, 1, [&](i64 begin, i64 end, int) {
       for (i64 i = begin; i < end; ++i) {
@@ -148,10 +174,26 @@ inline void run_copy(LoopNest& loops, void* to, const void* from, int size, Conv
     });
     return;
   }
+  const int last = loops.rank - 1;
   const bool streams = size > 0 && is_dense(loops, 0, size) && loops.total() * size >= cpu::streamed_bytes;
+  constexpr i64 short_row = 4096;  // bytes, of which a call of memcpy would be a good part
+  if (size > 0 && !streams && last > 0 && loops.strides[0][last] == size && loops.strides[1][last] == size &&
+      loops.lengths[last] * size <= short_row) {
+    LoopNest outer = loops;
+    outer.rank = last;
+    split_range(executor, outer.total(), loops.lengths[last], 1, [&](i64 begin, i64 end, int) {
+      LoopWalk at(outer, begin);
+      for (i64 row = begin, n = 0; row < end; row += n) {
+        n = min(at.run(outer), end - row);
+        detail::copy_rows(t + at.offset[0], outer.strides[0][last - 1], f + at.offset[1], outer.strides[1][last - 1], n,
+                          loops.lengths[last] * size);
+        at.advance(outer, n);
+      }
+    });
+    return;
+  }
   split_range(executor, loops.total(), 1, strip_unit, [&](i64 begin, i64 end, int) {
     if (streams) return detail::stream_copy(loops, t, f, size, convert, begin, end);
-    const int last = loops.rank - 1;
     LoopWalk walk(loops, begin);
     for (i64 at = begin, n = 0; at < end; at += n) {
       n = min(walk.run(loops), end - at);
