@@ -1,5 +1,5 @@
 // Numbers looked up by the lanes of a vector: of eight, where the processor has an instruction for it, and of two
-// vectors.
+// vectors. Reciprocals, which some processors look up.
 #pragma once
 
 #include "vec.h"
@@ -23,6 +23,20 @@ TESSERA_HD Vec<i32, 16> lookup8(const i32* table, Vec<i32, 16> index) {
   const __m512i twice = _mm512_broadcast_i32x8(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(table)));
   return Vec<i32, 16>::of(
       reinterpret_cast<Vec<i32, 16>::Native>(_mm512_permutexvar_epi32(reinterpret_cast<__m512i>(index.v), twice)));
+}
+#endif
+
+/// 1 / x to the last bit or two, for x and 1 / x between 2^-126 and 2^126.
+template <class V>
+TESSERA_HD V inverse(V x) {
+  return V(element_t<V>(1)) / x;
+}
+#if TESSERA_X86 && defined(__AVX512F__)
+template <>
+TESSERA_HD Vec<float, 16> inverse<Vec<float, 16>>(Vec<float, 16> x) {  // a division takes three times as long
+  const auto guess =
+      Vec<float, 16>::of(reinterpret_cast<Vec<float, 16>::Native>(_mm512_rcp14_ps(reinterpret_cast<__m512>(x.v))));
+  return fma(guess, fma(-x, guess, Vec<float, 16>(1.0f)), guess);
 }
 #endif
 

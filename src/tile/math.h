@@ -337,15 +337,25 @@ TESSERA_HD V one_plus_exp(V x) {
 }
 }  // namespace detail
 
-/// 1 / (1 + e^-x)
+/// 1 / (1 + e^-x). Where registers hold the powers between 1 and 2, results below e^-87 are 0.
 template <class V>
 TESSERA_HD V sigmoid(V x) {
-  return V(element_t<V>(1)) / detail::one_plus_exp(x);
+  if constexpr (is_same_v<element_t<V>, float> && has_lookup8<lanes_v<V>>) {
+    const V least(-87.0f), bounded = min(max(x, least), V(60.0f)), per_ln2(-0x1.715476p0f);
+    const V shift(detail::pow2_shift<V>), shifted = fma(bounded, per_ln2, shift);
+    const V f = fma(bounded, V(-0x1.4ae0bep-26f), fma(bounded, per_ln2, shift - shifted));  // 1 / ln 2 in two parts
+    const detail::Pow2Parts<V> parts(shifted, f);
+    const V s = inverse(fma(parts.fraction, parts.power, V(1.0f)));
+    return select(x < least, V(0.0f), s);
+  } else {
+    return V(element_t<V>(1)) / detail::one_plus_exp(x);
+  }
 }
 /// x sigmoid(x), also called swish.
 template <class V>
 TESSERA_HD V silu(V x) {
-  return x / detail::one_plus_exp(x);
+  if constexpr (is_same_v<element_t<V>, float> && has_lookup8<lanes_v<V>>) return x * sigmoid(x);
+  else return x / detail::one_plus_exp(x);
 }
 
 template <class V>
@@ -358,7 +368,7 @@ TESSERA_HD V tanh(V x) {
     const V a = abs(x), z = x * x;
     const V p =
         detail::horner(z, -3.333328392e-01f, 1.333149125e-01f, -5.374349526e-02f, 2.065057899e-02f, -5.717036547e-03f);
-    const V large = V(1.0f) - V(2.0f) / (exp(a + a) + V(1.0f));
+    const V large = V(1.0f) - V(2.0f) * inverse(exp(min(a + a, V(80.0f))) + V(1.0f));
     return copysign(select(a < V(0.625f), fma(a * z, p, a), large), x);
   }
 }
@@ -388,10 +398,10 @@ TESSERA_HD V square_error(V x, V high) {
 /// erfc(x) for x >= 0.92: e^-x^2, with the square in two parts, times a polynomial in 1 / (1 + x / 2).
 template <class V>
 TESSERA_HD V erfc_large(V x) {
-  const V t = V(1.0f) / fma(x, V(0.5f), V(1.0f));
+  x = min(x, V(15.0f));  // beyond, the result is zero
+  const V t = inverse(fma(x, V(0.5f), V(1.0f)));
   const V p = horner(t, -4.380525326e-06f, 2.822085714e-01f, 2.808706493e-01f, 2.538008415e-01f, 1.546497344e-01f,
                      1.137030183e-01f, 1.278970770e-02f, -1.751846838e-01f, 7.755938299e-02f);
-  x = min(x, V(15.0f));  // beyond, the result is zero
   const V high = x * x, low = square_error(x, high);
   return exp(-high) * (p - low * p);
 }
@@ -482,8 +492,8 @@ template <class V>
 TESSERA_HD ValueAndSlope<V> gelu_tanh_both(V x) {
   using T = element_t<V>;
   // From here on the result is x, or nearer to 0 than 2e-37.
-  const V one(T(1)), bound(is_same_v<T, float> ? T(10) : T(19)), above = max(x, -bound), inside = min(above, bound);
-  const V s = one / detail::one_plus_exp_gelu(inside);
+  const V bound(is_same_v<T, float> ? T(10) : T(19)), above = max(x, -bound), inside = min(above, bound);
+  const V s = inverse(detail::one_plus_exp_gelu(inside));
   const V slope = fma(inside * inside, V(T(3 * 1.59576912160573071176 * 0.044715)), V(T(1.59576912160573071176)));
   return {above * s, fma(inside * slope, fma(-s, s, s), s)};
 }

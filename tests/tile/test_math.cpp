@@ -58,6 +58,31 @@ TYPED_TEST(Math, sigmoids) {
   EXPECT_LT(WORST(tile::silu(v), x / (1 + std::exp(-x)), -80, 80), 4);
 }
 
+TYPED_TEST(Math, sigmoids_at_their_ends) {
+  const auto at = [](auto f, float x) {
+    const TypeParam y = f(TypeParam(x));
+    if constexpr (std::is_floating_point_v<TypeParam>) return y;
+    else return y[0];
+  };
+  const float infinity = __builtin_inff(), nan = __builtin_nanf("");
+  const auto sigmoid = [](TypeParam v) { return tile::sigmoid(v); };
+  const auto silu = [](TypeParam v) { return tile::silu(v); };
+  const auto tanh = [](TypeParam v) { return tile::tanh(v); };
+  const auto erf = [](TypeParam v) { return tile::erf(v); };
+  EXPECT_EQ(at(sigmoid, infinity), 1);
+  EXPECT_EQ(at(sigmoid, -infinity), 0);
+  EXPECT_EQ(at(sigmoid, -1e30f), 0);
+  EXPECT_EQ(at(silu, 1e30f), 1e30f);
+  EXPECT_EQ(at(silu, -1e30f), 0);
+  EXPECT_EQ(at(silu, infinity), infinity);
+  EXPECT_EQ(at(tanh, infinity), 1);
+  EXPECT_EQ(at(tanh, -infinity), -1);
+  EXPECT_EQ(at(erf, infinity), 1);
+  EXPECT_EQ(at(erf, -infinity), -1);
+  EXPECT_TRUE(std::isnan(at(sigmoid, nan)) && std::isnan(at(silu, nan)) && std::isnan(at(tanh, nan)));
+  EXPECT_TRUE(std::isnan(at(erf, nan)));
+}
+
 TYPED_TEST(Math, error_function_and_gelu) {
   EXPECT_LT(WORST(tile::erf(v), std::erf(x), -1.3, 1.3), 3);
   EXPECT_LT(WORST(tile::erf(v), std::erf(x), -6, 6), 3);
