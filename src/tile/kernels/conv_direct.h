@@ -350,6 +350,7 @@ void conv2d_direct(const ExecutorRef& executor, i64 groups, const StridedView<co
     detail::DirectTask<T> task(plan, part(group), index / groups);
     task.run(packed + group * size, executor.scratch(thread, task.scratch_bytes()),
              [&](i64 image, i64 row) { return sink(group, image, row); });
+    cpu::fence();  // a sink may write past the caches
   });
 }
 

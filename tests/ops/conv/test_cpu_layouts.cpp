@@ -2,6 +2,7 @@
 // a whole or a block at a time, which nobody can tell from the results.
 #include "core/plan.h"
 #include "ops/conv.h"
+#include "ops/conv_act.h"
 #include "ops/op_table.h"
 #include "ops/ops_check.h"
 
@@ -125,6 +126,26 @@ TEST(CpuLayouts, MayDiffer) {
   const Tensors exact = results(p, apart.to(Float64).contiguous(), w, dy);
   const Tensors got = results(p, apart, w.to(Float32), dy.to(Float32));
   for (size_t i = 0; i < exact.size(); ++i) EXPECT_LE(relative_error(got[i], exact[i]), 2e-6) << i;
+}
+
+// Results of two images go past the caches, those of one do not.
+TEST(CpuLayouts, LargeResultsAreTheSame) {
+  Generator g(19);
+  for (const Shape& filters : {Shape{32, 8, 1, 1}, Shape{32, 8, 3, 3}, Shape{36, 8, 1, 1}}) {
+    const Tensor x = normal64({2, 8, 250, 390}, g).to(Float32).to(ChannelsLast), w = normal64(filters, g).to(Float32);
+    const Tensor bias = normal64({filters[0]}, g).to(Float32), residual = conv2d(x, w, bias);
+    const auto run = [&](const Tensor& images, const Tensor& added) {
+      return conv2d_act(images, w, bias, {}, Activation::Silu, INFINITY, added).contiguous();
+    };
+    const auto image = [](const Tensor& t, int64_t i) { return slice(t, 0, i, i + 1); };
+    const Tensor plain = conv2d(x, w), both = run(x, {}), added = run(x, residual);
+    for (const int64_t i : {0, 1}) {
+      EXPECT_EQ(image(plain.contiguous(), i).to_vector<float>(),
+                conv2d(image(x, i), w).contiguous().to_vector<float>());
+      EXPECT_EQ(image(both, i).to_vector<float>(), run(image(x, i), {}).to_vector<float>());
+      EXPECT_EQ(image(added, i).to_vector<float>(), run(image(x, i), image(residual, i)).to_vector<float>());
+    }
+  }
 }
 
 // Over channels that lie last, few results are worth turning images round where rows are long and have taps.

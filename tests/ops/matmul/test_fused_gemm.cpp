@@ -15,6 +15,7 @@
 #include "ops/op_table.h"
 #include "ops/ops_check.h"
 #include "ops/schema.h"
+#include "tessera/fused_gemm.h"
 #include "tile/arch/gpu/fused_gemm.h"
 
 namespace tessera {

@@ -1,5 +1,6 @@
 // Convolutions over channels that lie last, one after the other in memory.
 #include "conv_typed.h"
+#include "tile/arch/cpu/stream.h"
 #include "tile/kernels/conv_direct.h"
 #include "tile/kernels/conv_direct_filters.h"
 
@@ -24,6 +25,14 @@ ConvArgs as_one_row(ConvArgs a) {
 /// What a product of groups packs: of so many filters and steps each.
 i64 packed_size(i64 groups, i64 filters, i64 depth) { return groups * packed_filters_size<float>(filters, depth); }
 
+/// Whether results are too many for the caches, from which the next layer would read fewer, and rows of whole vectors.
+bool streams_rows(const ConvArgs& a, const ConvShape& s) {
+  constexpr i64 line = 64, size = sizeof(float), least = 16 << 20;
+  const i64 bytes = s.images * s.filters * s.h.output() * s.w.output() * size;
+  const i64 *const strides = a.y.strides, places = strides[0] | strides[2] | strides[3] | s.group_filters();
+  return bytes >= least && places * size % line == 0 && reinterpret_cast<i64>(a.y.data) % line == 0;
+}
+
 }  // namespace
 
 i64 direct_workspace(const ConvArgs& args) {
@@ -43,12 +52,21 @@ void direct_forward(const ConvArgs& given, Executor& pool) {
   float* const packed = static_cast<float*>(args.packed_filters ? args.w.data : args.workspace);
   for (i64 g = 0; g < s.groups && !args.packed_filters; ++g)
     pack_filters(executor, tile::detail::group_filters(w, g, k), packed + g * size);
+  const bool streams = streams_rows(args, s);
   const auto run = [&](const auto& finish) {
-    conv2d_direct<float>(executor, s.groups, images<const float>(args), sweep(s.h), sweep(s.w), k, packed,
-                         [&](i64 group, i64 image, i64 row) {
-                           float* const to = y.data + image * y.stride(0) + row * y.stride(1) + group * k;
-                           return store(strided(to, {y.length(2), k}, {y.stride(2), 1}), finish(group, image, row));
-                         });
+    const auto convolve = [&](const auto& sink) {
+      conv2d_direct<float>(executor, s.groups, images<const float>(args), sweep(s.h), sweep(s.w), k, packed, sink);
+    };
+    const auto place = [&](i64 group, i64 image, i64 row) {
+      return y.data + image * y.stride(0) + row * y.stride(1) + group * k;
+    };
+    if (streams)
+      return convolve([&](i64 group, i64 image, i64 row) {
+        return cpu::stream_rows(place(group, image, row), y.stride(2), finish(group, image, row));
+      });
+    convolve([&](i64 group, i64 image, i64 row) {
+      return store(strided(place(group, image, row), {y.length(2), k}, {y.stride(2), 1}), finish(group, image, row));
+    });
   };
   const bool plain = args.bias == nullptr && args.activation == Activation::none && !args.residual.data;
   if (plain) return run([](i64, i64, i64) { return acc; });
