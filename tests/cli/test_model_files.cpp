@@ -1,6 +1,8 @@
 // run, info, bench model and onnx-test on a model that others made, and bench model on the zoo.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "command_line.h"
 #include "tessera/io.h"
 #include "tessera/models.h"
@@ -89,6 +91,16 @@ TEST(ModelFiles, AreTimed) {
     for (const char* what : {"p50", "p90", "p99", "throughput", "share of the peak", "peak memory"})
       EXPECT_NE(results.find(std::string("Tessera batch 1 threads ") + threads + " " + what), std::string::npos)
           << what;
+}
+
+TEST(ModelFiles, AreTimedUnderAProfile) {
+  const Folder folder;
+  const Finished timed =
+      run({"bench", "model", mnist, "--threads", "1", "--seconds", "0.05", "--profile", folder / "profile"});
+  EXPECT_EQ(timed.code, 0) << timed.err;
+  EXPECT_NE(timed.out.find("ProfilerStep#3"), std::string::npos) << timed.out;  // the first behind the warm-up
+  EXPECT_NE(timed.out.find("conv2d_act"), std::string::npos) << timed.out;
+  EXPECT_TRUE(std::filesystem::exists(folder / "profile/report.html"));
 }
 
 TEST(Zoo, IsTimedByName) {

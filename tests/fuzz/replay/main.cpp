@@ -1,9 +1,11 @@
 // Runs a fuzz target without libFuzzer: on every file of a folder, on the file cut at many lengths, and on
 // copies with a few bytes changed by a seeded generator. A target fails by crashing or by letting an
-// exception out.
+// exception out. With SECONDS it goes on with other changes, and CASE is a file that has the case that runs.
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -23,7 +25,12 @@ using Bytes = std::vector<std::uint8_t>;
 // Of a seed; where there are many seeds, of all of them together thirty times as much.
 constexpr std::size_t max_cuts = 500, max_mutations = 2000;
 
+const char* kept = nullptr;
+
 void run(const Bytes& bytes) {
+  if (kept)
+    std::ofstream(kept, std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   const Bytes exact(bytes.begin(), bytes.end());  // no spare capacity: sanitizers see a read past the end
   LLVMFuzzerTestOneInput(exact.data(), exact.size());
 }
@@ -53,18 +60,26 @@ void replay(const Bytes& seed, std::size_t seeds, std::mt19937& random) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: %s CORPUS_DIRECTORY\n", argv[0]);
+  if (argc < 2 || argc > 4) {
+    std::fprintf(stderr, "usage: %s CORPUS_DIRECTORY [SECONDS [CASE]]\n", argv[0]);
     return 2;
   }
+  using Clock = std::chrono::steady_clock;
+  const auto until = Clock::now() + std::chrono::seconds(argc > 2 ? std::atoi(argv[2]) : 0);
+  if (argc > 3) kept = argv[3];
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(argv[1])) files.push_back(entry.path());
   std::sort(files.begin(), files.end());
-  std::mt19937 random(1);
-  for (const auto& file : files) {
-    std::ifstream stream(file, std::ios::binary);
-    replay(Bytes(std::istreambuf_iterator<char>(stream), {}), files.size(), random);
-  }
+  unsigned round = 0;
+  do {
+    std::mt19937 random(++round);
+    for (const auto& file : files) {
+      if (round > 1 && Clock::now() > until) break;
+      std::ifstream stream(file, std::ios::binary);
+      replay(Bytes(std::istreambuf_iterator<char>(stream), {}), files.size(), random);
+    }
+    if (argc > 2) std::printf("round %u of %zu seeds\n", round, files.size()), std::fflush(stdout);
+  } while (Clock::now() < until && !files.empty());
   std::printf("%zu seeds\n", files.size());
   return files.empty() ? 1 : 0;
 }
