@@ -45,15 +45,29 @@ OTHERS = {
     "item": T.item, "slice": lambda x, dim=0, start=None, end=None, step=1: _slice(x, dim, start, end, step),
     "linspace": lambda a, b, steps, **options: tessera.linspace(_number(a), _number(b), steps, **options),
     "logspace": lambda a, b, steps, base=10.0, **options: tessera.logspace(_number(a), _number(b), steps, base, **options),
-    "bool": T.bool, "byte": T.byte, "char": T.char, "double": T.double, "float": T.float, "half": T.half, "int": T.int,
+    "_softmax_backward_data": lambda grad, output, dim, dtype: (grad - tessera.sum(grad * output, dim, True)) * output,
+    "triangular_solve": lambda b, a, upper=True, transpose=False, unitriangular=False: _triangular_solve(
+        b, a, upper, transpose, unitriangular),
+    "native_group_norm": lambda *arguments: _native_group_norm(*arguments),
+    "native_batch_norm": lambda *arguments: _native_batch_norm(*arguments),
+    "_native_batch_norm_legit": lambda *arguments: _native_batch_norm(
+        *(arguments if len(arguments) == 8 else arguments[:3] + (None, None) + arguments[3:])),
+    "_chunk_cat": lambda tensors, dim, count: _chunk_cat(tensors, dim, count),
+    "polygamma": lambda x, n: tessera.special.polygamma(n, x), "special.polygamma": lambda x, n: tessera.special.polygamma(n, x),
+    "nn.functional.embedding_bag": lambda weight, index, **options: F.embedding_bag(index, weight, **options),
+    # PyTorch gives places in the dtype of the input.
+    "masked.argmax": lambda x, *dim, **options: tessera.masked.argmax(x, *dim, **options).to(x.dtype),
+    "masked.argmin": lambda x, *dim, **options: tessera.masked.argmin(x, *dim, **options).to(x.dtype),
+    "short": T.short, "bool": T.bool, "byte": T.byte, "char": T.char, "double": T.double, "float": T.float, "half": T.half, "int": T.int,
     "long": T.long, "bfloat16": T.bfloat16,
 }
 # Random results, memory that nobody wrote, complex numbers, sparse tensors, and names whose meaning is another one. The
 # gradient that PyTorch's ctc_loss gives of log-probabilities is that of the logits before them.
 UNCLAIMED = {
     "uniform", "normal", "rand_like", "randn", "randn_like", "randint", "randint_like", "bernoulli", "multinomial",
-    "empty", "empty_like", "new_empty", "nn.functional.dropout", "nn.functional.ctc_loss", "stft", "nn.functional.embedding_bag", "view_as_complex",
-    "norm|nuc", "linalg.norm", "linalg.matrix_norm", "nn.functional.triplet_margin_with_distance_loss",
+    "empty", "empty_like", "new_empty", "nn.functional.dropout", "nn.functional.alpha_dropout", "native_dropout_backward",
+    "nn.functional.feature_alpha_dropout|with_train", "nn.functional.ctc_loss", "stft", "view_as_complex",
+    "norm|nuc", "linalg.norm", "linalg.matrix_norm",
 }
 
 
@@ -75,6 +89,35 @@ def _native_layer_norm(x, shape, weight, bias, eps):
     dims = list(range(x.ndim - len(shape), x.ndim))
     mean, var = tessera.mean(x, dims, True), tessera.var(x, dims, correction=0, keepdim=True)
     return F.layer_norm(x, shape, weight, bias, eps), mean, tessera.rsqrt(var + eps)
+
+
+def _triangular_solve(b, a, upper, transpose, unitriangular):
+    a = a.mT if transpose else a
+    return tessera.linalg.solve_triangular(a, b, upper=upper != transpose, unitriangular=unitriangular), a.clone()
+
+
+def _native_group_norm(x, weight, bias, n, c, size, groups, eps):
+    lines = x.reshape((n, groups, c // groups * size))
+    mean, var = tessera.mean(lines, 2), tessera.var(lines, 2, correction=0)
+    return F.group_norm(x, groups, weight, bias, eps), mean, tessera.rsqrt(var + eps)
+
+
+def _native_batch_norm(x, weight, bias, mean, var, training, momentum, eps):
+    dims = [0, *range(2, x.ndim)]
+    out = F.batch_norm(x, mean, var, weight, bias, training, momentum, eps)
+    if not training:
+        return out, tessera.zeros(0), tessera.zeros(0)
+    return out, tessera.mean(x, dims), tessera.rsqrt(tessera.var(x, dims, correction=0) + eps)
+
+
+def _chunk_cat(tensors, dim, count):
+    parts = []
+    dim %= tensors[0].ndim
+    for x in tensors:
+        size = -(-x.shape[dim] // count)
+        x = tessera.pad(x, [0] * x.ndim, [count * size - x.shape[dim] if d == dim else 0 for d in range(x.ndim)])
+        parts.append(x.reshape(x.shape[:dim] + (count, -1)))
+    return tessera.cat(parts, -1)
 
 
 def function_of(entry):
@@ -122,6 +165,8 @@ def converted(value, leaves):
         return type(value)(converted(v, leaves) for v in value)
     if isinstance(value, torch.device):
         return str(value)
+    if isinstance(value, torch.nn.PairwiseDistance):
+        return functools.partial(F.pairwise_distance, p=value.norm, eps=value.eps, keepdim=value.keepdim)
     if isinstance(value, complex):
         raise Unfit("complex")
     if isinstance(value, slice):
@@ -164,6 +209,13 @@ def agree(ours, theirs, what, exact=None):
             raise AssertionError(f"{what} {i}: {a} is not {b}")
 
 
+def of_pairs(value):
+    """PyTorch's result, with complex numbers as pairs of real ones."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(of_pairs, value)) if type(value) in (list, tuple) else tuple(map(of_pairs, value))
+    return torch.view_as_real(value.resolve_conj()) if isinstance(value, torch.Tensor) and value.is_complex() else value
+
+
 def doubled(value):
     if isinstance(value, torch.Tensor):
         return value.detach().to(torch.float64 if value.dtype == torch.float32 else value.dtype).requires_grad_(value.requires_grad)
@@ -176,14 +228,15 @@ def check(entry, function, sample):
     leaves = []
     arguments = [converted(a, leaves) for a in (sample.input, *sample.args)]
     keywords = {k: converted(v, leaves) for k, v in sample.kwargs.items() if k not in ("out", "device", "layout", "pin_memory")}
-    theirs = entry.op(sample.input, *sample.args, **sample.kwargs)
+    peer = (lambda *a, **k: of_pairs(entry.op(*a, **k))) if entry.name.startswith("fft.") else entry.op
+    theirs = peer(sample.input, *sample.args, **sample.kwargs)
     for b in flat(theirs):
         if isinstance(b, torch.Tensor) and b.dtype not in DTYPES:
             raise Unfit(str(b.dtype))
     ours = function(*arguments, **keywords)
     wide = [doubled(v) for v in (sample.input, *sample.args)]
     wide_keywords = {k: doubled(v) for k, v in sample.kwargs.items()}
-    agree(ours, theirs, "result", lambda: entry.op(*wide, **wide_keywords))
+    agree(ours, theirs, "result", lambda: peer(*wide, **wide_keywords))
     pairs = [(a, b) for a, b in zip(flat(ours), flat(theirs))
              if isinstance(b, torch.Tensor) and b.requires_grad and b.is_floating_point()]
     if not leaves or not pairs:
@@ -196,7 +249,7 @@ def check(entry, function, sample):
     found = tessera.grad([a for a, _ in steps], [x for _, x in leaves], [w for _, w in steps],
                          allow_unused=True) if steps else [None] * len(leaves)
     def exact_gradients():
-        results = [b for b in flat(entry.op(*wide, **wide_keywords)) if isinstance(b, torch.Tensor) and b.requires_grad]
+        results = [b for b in flat(peer(*wide, **wide_keywords)) if isinstance(b, torch.Tensor) and b.requires_grad]
         inputs = [x for x in flat(wide + list(wide_keywords.values())) if isinstance(x, torch.Tensor) and x.requires_grad]
         return torch.autograd.grad(results, inputs, [w.double() for w in weights], allow_unused=True)
 

@@ -4,10 +4,11 @@ from ._C import Tensor, device, dtype  # noqa: F401
 from .functions import *  # noqa: F403
 from .shapes import *  # noqa: F403
 from .creation import *  # noqa: F403
+from .statistics import *  # noqa: F403
 from . import _tensor, aliases  # noqa: F401
 from .aliases import *  # noqa: F403
 from . import (  # noqa: F401
-    amp, autograd, cuda, data, distributed, io, linalg, models, nn, onnx, optim, special, train)
+    amp, autograd, cuda, data, distributed, fft, io, linalg, masked, models, nn, onnx, optim, signal, special, train)
 from .amp import autocast  # noqa: F401
 from .autograd import enable_grad, inference_mode, no_grad, set_grad_enabled  # noqa: F401
 from ._documents import inherit as _inherit
@@ -22,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ._C import *  # noqa: F403
 globals().update({name: value for name, value in vars(_C).items() if not name.startswith("_") and name not in globals()})
-del builtins, functools, math, annotations  # noqa: F821: of the modules above
+del builtins, functools, itertools, math, annotations  # noqa: F821: of the modules above
 
 bool, uint8, int8, int32, int64 = dtype.bool, dtype.uint8, dtype.int8, dtype.int32, dtype.int64
 uint16, int16, uint32, uint64 = dtype.uint16, dtype.int16, dtype.uint32, dtype.uint64

@@ -1,8 +1,9 @@
 """What Tensor has in Python: conversions, and the functions of this package as methods."""
 from __future__ import annotations
 
-from . import _C, creation, functions, shapes
+from . import _C, creation, functions, shapes, statistics
 from ._C import Tensor, dtype
+from ._guard import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -254,9 +255,9 @@ def _install():
     Tensor.data = property(Tensor.detach, doc="The same elements outside of the graph.")
     Tensor.__array_priority__ = 1000  # array + tensor is a tensor
     # Functions whose first argument is a tensor.
-    for module in (functions, shapes):
+    for module in (functions, shapes, statistics):
         for name, function in vars(module).items():
-            first = getattr(getattr(function, "__code__", None), "co_varnames", ("",))[:1]
+            first = getattr(getattr(plain(function), "__code__", None), "co_varnames", ("",))[:1]
             if not name.startswith("_") and first == ("input",):
                 setattr(Tensor, name, function)
     for name in _IN_PLACE.split():

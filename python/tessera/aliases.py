@@ -1,5 +1,5 @@
 """Other names that PyTorch has for the same."""
-from . import _C, functions, shapes
+from . import _C, functions, linalg, shapes, special
 
 absolute, arccos, arcsin, arctan, arctan2 = _C.abs, _C.acos, _C.asin, _C.atan, _C.atan2
 arccosh, arcsinh, arctanh = _C.acosh, _C.asinh, _C.atanh
@@ -8,6 +8,8 @@ fix, clip, ger, sgn, argwhere = _C.trunc, functions.clamp, functions.outer, _C.s
 greater, greater_equal, less, less_equal, not_equal = _C.gt, _C.ge, _C.lt, _C.le, _C.ne
 bmm, mv, vdot = _C.matmul, _C.matmul, functions.dot
 swapaxes, swapdims, moveaxis = shapes.transpose, shapes.transpose, shapes.movedim
+cholesky_solve, cholesky_inverse, slogdet, logdet = linalg.cholesky_solve, linalg.cholesky_inverse, linalg.slogdet, linalg.logdet
+matrix_exp, qr, i0, polygamma = linalg.matrix_exp, linalg.qr, special.i0, special.polygamma
 concat, concatenate, row_stack = shapes.cat, shapes.cat, shapes.vstack
 
 

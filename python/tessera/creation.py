@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from . import _C
+from ._guard import guard as _guard
 from ._C import Tensor, dtype
 
 TYPE_CHECKING = False
@@ -40,7 +41,8 @@ def as_tensor(data: Any, dtype: DTypeLike | None = None, device: DeviceLike | No
     if not _is_array(data):
         return _C._tensor_of(data, dtype, device)
     if getattr(getattr(data, "flags", None), "writeable", True) is False:
-        data = data.copy()
+        import numpy
+        data = numpy.array(data)  # a copy that may be written to, also of NumPy's numbers
     return from_numpy(data).to(dtype=dtype, device=device)
 
 
@@ -239,3 +241,6 @@ def iinfo(type: DType) -> Any:
     """Limits of an integer dtype, as NumPy tells them."""
     import numpy
     return numpy.iinfo(type.name)
+
+
+_guard(globals())

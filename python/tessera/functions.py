@@ -5,6 +5,7 @@ import builtins
 import math
 
 from . import _C
+from ._guard import guard as _guard
 from . import creation
 from ._C import Tensor, dtype
 from .shapes import _dims, _scalars, broadcast_tensors, diagonal, movedim, nonzero, roll
@@ -675,3 +676,6 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     size = _vector_norm(input, p, others, True)
     factor = _C.where(_C.gt(size, maxnorm), maxnorm / (size + 1e-7), creation.ones_like(size))
     return _C.mul(input, factor)
+
+
+_guard(globals())

@@ -5,6 +5,7 @@ import builtins
 import functools
 
 from . import _C
+from ._guard import guard as _guard
 from . import creation
 from ._C import Tensor, dtype
 
@@ -549,3 +550,6 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
 def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
     """1 with the probabilities of the input, 0 otherwise."""
     return _C.lt(_C.rand(input.shape, generator), input).to(input.dtype)
+
+
+_guard(globals())

@@ -80,7 +80,8 @@ def test_what_the_documents_list_is_callable(document, least):
     assert all(n in named_in("operators.md") for n in UNDER_ANOTHER_NAME)
 
 
-MODULES = [tessera, tessera._C, tessera.nn, tessera.nn.functional, tessera.nn.init, tessera.linalg, tessera.special, tessera.optim,
+MODULES = [tessera, tessera._C, tessera.nn, tessera.nn.functional, tessera.nn.init, tessera.linalg, tessera.special, tessera.statistics,
+           tessera.fft, tessera.signal.windows, tessera.masked, tessera.optim,
            tessera.amp, tessera.autograd, tessera.io, tessera.models, tessera.onnx, tessera.cuda]
 
 

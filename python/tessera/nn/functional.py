@@ -6,6 +6,7 @@ import functools
 import math
 
 from .. import _C, autograd, creation, functions, shapes
+from .._guard import guard as _guard
 from .._C import (  # noqa: F401
     celu, channel_shuffle, elu, hardsigmoid, hardswish, logsigmoid, mish, pixel_shuffle, pixel_unshuffle, relu,
     relu6, selu, sigmoid, silu, softsign, tanh, tanhshrink)
@@ -90,6 +91,14 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, max
         place = _C.eq(creation.arange(weight.shape[0], device=weight.device), padding_idx % weight.shape[0])
         weight = _C.where(place.unsqueeze(1), weight.detach(), weight)
     return _C.embedding(input, weight)
+
+
+def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None, norm_type: float = 2,
+                  scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, per_sample_weights: Tensor | None =
+                  None, include_last_offset: bool = False, padding_idx: int | None = None) -> Tensor:
+    if max_norm is not None or scale_grad_by_freq:
+        raise _C.Error("embedding_bag: max_norm and scale_grad_by_freq are not there")
+    return _C.embedding_bag(input, weight, mode, offsets, include_last_offset, per_sample_weights, padding_idx)
 
 
 # ---- convolutions
@@ -380,6 +389,18 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     return _C.glu(input, dim)
 
 
+def rrelu(input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False) -> Tensor:
+    return _C.rrelu(input, lower, upper, training)
+
+
+def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False) -> Tensor:
+    return _C.alpha_dropout(input, p) if training else input
+
+
+def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False) -> Tensor:
+    return _C.feature_alpha_dropout(input, p) if training else input
+
+
 def dropout(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     return _C.dropout(input, p, training)
 
@@ -602,6 +623,10 @@ def multilabel_soft_margin_loss(input: Tensor, target: Tensor, weight: Tensor | 
     return _loss(_C.multilabel_soft_margin_loss, reduction, input, target, weight)
 
 
+def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    return _C.multilabel_margin_loss(input, target, reduction)
+
+
 def multi_margin_loss(input: Tensor, target: Tensor, p: float = 1, margin: float = 1.0, weight: Tensor | None = None, reduction:
                       str = 'mean') -> Tensor:
     return _C.multi_margin_loss(input, target, int(p), margin, weight, reduction)
@@ -632,3 +657,6 @@ def triplet_margin_with_distance_loss(anchor: Tensor, positive: Tensor, negative
     if swap:
         far = _C.minimum(far, distance(positive, negative))
     return _reduced(_C.relu(near - far + margin), reduction)
+
+
+_guard(globals())

@@ -1,0 +1,2 @@
+"""Signals, as torch.signal has them."""
+from . import windows  # noqa: F401
