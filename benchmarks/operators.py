@@ -51,6 +51,11 @@ class Draw:
     def uniform(self, low, high, *shape):
         return torch.rand(shape, generator=self.generator) * (high - low) + low
 
+    def distinct(self, *shape):
+        """No two elements are equal: orders of ties differ, which PyTorch's sort does not keep."""
+        n = math.prod(shape)
+        return (torch.randperm(n, generator=self.generator).float() - n // 2).reshape(shape)
+
     def ints(self, high, *shape, dtype=torch.int64):
         return torch.randint(high, shape, generator=self.generator, dtype=dtype)
 
@@ -173,6 +178,7 @@ INPUTS = {
     "counts": lambda d: {"i": d.ints(1000, d.n)},
     "size": lambda d: {"k": int(d.n ** 0.5)},
     "plane": lambda d: {"x": d.normal(*d.plane())},
+    "distinct line": lambda d: {"x": d.distinct(d.n)}, "distinct plane": lambda d: {"x": d.distinct(*d.plane())},
     "halves": lambda d: {"x": d.normal(max(1, d.n // 130), 130)},
     "slopes": lambda d: {"x": d.normal(*d.image(2)), "w": d.uniform(0.1, 0.4, 16)},
     "near 1": lambda d: {"x": 1 + 0.05 * d.normal(*d.plane())},
@@ -269,8 +275,8 @@ ROWS = [
     ("GRU", "net(x)[0]", "m.gru(x, net)[0]"),
     ("LSTM", "net(x)[0]", "m.lstm(x, net)[0]"),
     # indices and order
-    ("plane", "m.sort(x)"),
-    ("line", "m.sort(x, descending=True)"),
+    ("distinct plane", "m.sort(x)"),
+    ("distinct line", "m.sort(x, descending=True)"),
     ("plane", "m.argsort(x, stable=True)"),
     ("plane", "m.kthvalue(x, 7)"),
     ("plane", "m.median(x, 1)"),
