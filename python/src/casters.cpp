@@ -82,6 +82,15 @@ bool read_operand(nb::handle source, Operand& out) noexcept {
   return false;
 }
 
+bool read_text(nb::handle source, std::string& out) noexcept {
+  if (!PyUnicode_Check(source.ptr())) return false;
+  Py_ssize_t size = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(source.ptr(), &size);
+  if (text) out.assign(text, static_cast<size_t>(size));
+  else PyErr_Clear();
+  return text;
+}
+
 bool read_integers(nb::handle source, std::vector<int64_t>& out) noexcept {
   const auto read = [&](PyObject* p) {
     if (!PyIndex_Check(p)) return false;
@@ -92,7 +101,11 @@ bool read_integers(nb::handle source, std::vector<int64_t>& out) noexcept {
   };
   bool good = true;
   if (PyTuple_Check(source.ptr()) || PyList_Check(source.ptr())) {
-    for (nb::handle item : source) good = good && read(item.ptr());
+    // By place and up to the first that is none: no iterator goes on beside an error, and __index__ may shorten a list.
+    for (Py_ssize_t i = 0; good && i < PySequence_Size(source.ptr()); ++i) {
+      const nb::object item = nb::steal(PySequence_GetItem(source.ptr(), i));
+      good = item.is_valid() && read(item.ptr());
+    }
   } else {
     good = read(source.ptr());
   }

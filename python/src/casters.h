@@ -67,6 +67,8 @@ DType dtype_named(std::string_view name);
 /// Integers of a sequence, or one alone. False, without an error, where `source` is neither.
 bool read_integers(nb::handle source, std::vector<int64_t>& out) noexcept;
 bool read_operand(nb::handle source, Operand& out) noexcept;
+/// A string of Python. False, without an error, where `source` is none, or one that UTF-8 cannot say.
+bool read_text(nb::handle source, std::string& out) noexcept;
 /// What tessera.as_tensor makes of lists and arrays. Throws what that raises.
 nb::object as_tensor(nb::handle source);
 
@@ -187,10 +189,7 @@ struct type_caster<tessera::DType> {
   using Cast = Value;
   bool from_python(handle source, uint32_t flags, cleanup_list* cleanup) noexcept {
     is_text_ = isinstance<str>(source);
-    if (is_text_) {
-      text_ = borrow<str>(source).c_str();
-      return true;
-    }
+    if (is_text_) return tessera::python::read_text(source, text_);
     int64_t number;
     if (!NB_CALL(enum_from_python)(NB_CTX_C(cleanup), &typeid(tessera::DType), source.ptr(), &number, flags))
       return false;
@@ -225,7 +224,7 @@ struct type_caster<tessera::Device> : type_caster_base<tessera::Device> {
   enum Kind { kObject, kText, kDefault };
   bool from_python(handle source, uint32_t flags, cleanup_list* cleanup) noexcept {
     kind_ = source.is_none() ? kDefault : isinstance<str>(source) ? kText : kObject;
-    if (kind_ == kText) text_ = borrow<str>(source).c_str();
+    if (kind_ == kText) return tessera::python::read_text(source, text_);
     return kind_ != kObject || Base::from_python(source, flags, cleanup);
   }
   template <class T>
@@ -254,9 +253,7 @@ struct named_caster {
   template <class>
   using Cast = Value;
   bool from_python(handle source, uint32_t, cleanup_list*) noexcept {
-    if (!isinstance<str>(source)) return false;
-    text_ = borrow<str>(source).c_str();
-    return true;
+    return tessera::python::read_text(source, text_);
   }
   static handle from_cpp(Enum choice, rv_policy, cleanup_list*) noexcept {
     return PyUnicode_FromString(Names::all[static_cast<size_t>(choice)]);

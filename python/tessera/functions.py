@@ -628,7 +628,9 @@ def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     """The vector product along a dim of 3 elements; they broadcast."""
     a, b = broadcast_tensors(input, other)
     if dim is None:
-        dim = next(d for d in range(a.ndim) if a.shape[d] == 3)
+        dim = next((d for d in range(a.ndim) if a.shape[d] == 3), None)
+        if dim is None:
+            raise _C.Error(f"cross: no dim of {list(a.shape)} has 3 elements")
     return _C.sub(_C.mul(roll(a, -1, dim), roll(b, -2, dim)), _C.mul(roll(a, -2, dim), roll(b, -1, dim)))
 
 

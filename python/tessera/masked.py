@@ -28,6 +28,8 @@ def _only(x, mask, other, dtype=None):
 
 
 def _lowest(x, sign):
+    if x.dtype == _C.dtype.bool:
+        return sign > 0
     return sign * math.inf if x.is_floating_point() else (
         creation.iinfo(x.dtype).max if sign > 0 else creation.iinfo(x.dtype).min)
 

@@ -182,8 +182,8 @@ def polygamma(n: int, input: Tensor) -> Tensor:
         raise _C.Error(f"polygamma: order {n} is none")
     if n == 0:
         return _C.digamma(input)
-    values = _wide(input)
-    return _narrow(zeta(float(n + 1), values) * ((-1.0) ** (n + 1) * math.factorial(n)), input)
+    factorial = float(math.factorial(n)) if n <= 170 else math.inf
+    return _narrow(zeta(float(n + 1), _wide(input)) * (factorial if n % 2 else -factorial), input)
 
 
 # ---- orthogonal polynomials
