@@ -230,6 +230,8 @@ def result_type(tensor1: Operand, tensor2: Operand) -> DType:
 
 def finfo(type: DType) -> Any:
     """Limits of a floating-point dtype, as NumPy and ml_dtypes tell them."""
+    if not _C.dtype(type).is_floating_point:
+        raise _C.Error(f"finfo: {type.name} is no floating-point dtype")
     if _C.dtype(type) == dtype.bfloat16:
         import ml_dtypes
         return ml_dtypes.finfo("bfloat16")
@@ -239,6 +241,8 @@ def finfo(type: DType) -> Any:
 
 def iinfo(type: DType) -> Any:
     """Limits of an integer dtype, as NumPy tells them."""
+    if _C.dtype(type).is_floating_point or type == dtype.bool:
+        raise _C.Error(f"iinfo: {type.name} is no integer dtype")
     import numpy
     return numpy.iinfo(type.name)
 

@@ -13,6 +13,8 @@ F = ts.nn.functional
     (lambda: ts.scatter_reduce(ts.ones(4), -1, ts.ones(2), [1, 1], "sum"), TypeError, r"^scatter_reduce: src is no tensor but \[1, 1\]$"),
     (lambda: ts.ones(2).rot90(1, (0,)), ts.Error, r"^rot90: does not take \(float32\[2\], 1, \[0\]\)$"),
     (lambda: F.grid_sample(ts.ones(1, 1, 2, 2), ts.ones(1, 2, 2, 2), "other"), ts.Error, "^grid_sample: does not take"),
+    (lambda: ts.finfo(ts.int8), ts.Error, "^finfo: int8 is no floating-point dtype$"),
+    (lambda: ts.iinfo(ts.bool), ts.Error, "^iinfo: bool is no integer dtype$"),
     (lambda: ts.Tensor.index_add(ts.ones(2), 0, 3, ts.ones(1)), TypeError, "^index_add: index is no tensor but 3$")])
 def test_errors_of_python_are_told(call, kind, message):
     with pytest.raises(kind, match=message):
