@@ -316,7 +316,7 @@ std::pair<uint64_t, uint64_t> range_of(const Tensor& x) {
 }
 
 // The same of integers of a range: those of each value are counted, and nothing is sorted.
-Unique unique_by_counting(const Tensor& x, uint64_t low, uint64_t range) {
+Unique unique_by_counting(const Tensor& x, uint64_t low, uint64_t range, bool numbered) {
   const auto forward = [=](const Tensors& in) {
     const int64_t n = in[0].numel();
     std::vector<int64_t> counts(static_cast<size_t>(range) + 1), rank(counts.size());
@@ -326,18 +326,22 @@ Unique unique_by_counting(const Tensor& x, uint64_t low, uint64_t range) {
       for (int64_t i = 0; i < n; ++i) ++counts[place(from[i])];
       int64_t count = 0;
       for (size_t i = 0; i < counts.size(); ++i) rank[i] = counts[i] > 0 ? count++ : 0;
-      out = {empty({count}, x.dtype()), empty({n}, Int64), empty({count}, Int64)};
+      out = {empty({count}, x.dtype()), empty({numbered ? n : 0}, Int64), empty({count}, Int64)};
       for (size_t i = 0; i < counts.size(); ++i) {
         if (counts[i] == 0) continue;
         out[0].data<T>()[rank[i]] = static_cast<T>(low + i);
         out[2].data<int64_t>()[rank[i]] = counts[i];
       }
       int64_t* const inverse = out[1].data<int64_t>();
-      for (int64_t i = 0; i < n; ++i) inverse[i] = rank[place(from[i])];
+      if (numbered)
+        each_part(n, 2, [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) inverse[i] = rank[place(from[i])];
+        });
     });
     return out;
   };
   const Tensors found = custom_function("unique", {x}, forward, {});
+  if (!numbered) return {found[0], {}, {}};
   return {found[0], found[1], found[2]};
 }
 
@@ -354,7 +358,7 @@ Unique unique(const Tensor& x, bool numbered) {
   if (on_host(flat) && !is_floating(flat.dtype()) && flat.dtype() != Bool) {
     const Tensor dense = contiguous(flat);
     const auto [low, range] = range_of(dense);
-    if (range < static_cast<uint64_t>(n)) return unique_by_counting(dense, low, range);
+    if (range < static_cast<uint64_t>(n)) return unique_by_counting(dense, low, range, numbered);
   }
   const auto [sorted, order] = topk(flat, n, 0, false);
   // Where runs of equal ones begin.

@@ -89,10 +89,11 @@ Tensor log10(const Tensor& x) {
 
 Tensor hypot(const Tensor& a, const Tensor& b) {
   return map_in_single(a, b, [](const Tensor& x, const Tensor& y) {
-    const Tensor width = abs(x), height = abs(y), larger = maximum(width, height), smaller = minimum(width, height);
+    // The result is the same for each scale, and so is its gradient: the scale needs none.
+    const Tensor larger = maximum(abs(x), abs(y)).detach(), one = number_like(larger, 1);
     const Tensor none = logical_or(eq(larger, number_like(larger, 0)), isinf(larger));
-    const Tensor ratio = smaller / where(none, number_like(larger, 1), larger);
-    return where(none, larger, larger * sqrt(square(ratio) + 1.0));
+    const Tensor scale = where(none, one, larger);
+    return where(none, larger, sqrt(where(none, one, square(x / scale) + square(y / scale))) * scale);
   });
 }
 

@@ -242,6 +242,9 @@ TEST(Symbols, WhatIsThereOnceIsCountedOrSorted) {
     EXPECT_EQ(ints(u.values.to(Int64) * 1000), ints(want.values)) << name(dtype);
     EXPECT_EQ(ints(u.inverse), ints(want.inverse)) << name(dtype);
     EXPECT_EQ(ints(u.counts), ints(want.counts)) << name(dtype);
+    const Unique alone = unique(small.to(dtype), false);
+    EXPECT_EQ(ints(alone.values), ints(u.values)) << name(dtype);
+    EXPECT_FALSE(alone.inverse.defined()) << name(dtype);
   }
   EXPECT_EQ(ints(unique(small.transpose(0, 1)).counts), ints(want.counts));
   EXPECT_EQ(ints(unique(tensor<uint8_t>({255, 254, 255}, {3}))  // unsigned

@@ -202,6 +202,37 @@ TEST(Math, AnglesOfAxesAndInfinities) {
   EXPECT_EQ(hypot(zeros({}), zeros({})).item(), 0);
 }
 
+// A scale of the operands, which has no gradient, keeps squares from overflow.
+TEST(Math, SlopesOfHypotenuses) {
+  const auto beside = [](double leg) { return [leg](const Tensor& x) { return hypot(x, full({}, leg, Float64)); }; };
+  EXPECT_EQ(slopes_at(beside(0), {0, -2, 5e200}), (std::vector<double>{0, -1, 1}));
+  const auto large = slopes_at(beside(4e200), {3e200, -3e200}), small = slopes_at(beside(4e-200), {3e-200, -3e-200});
+  for (const auto& found : {large, small}) {
+    EXPECT_DOUBLE_EQ(found[0], 0.6);
+    EXPECT_DOUBLE_EQ(found[1], -0.6);
+  }
+  Tensor x = full({}, 3.0, Float64).set_requires_grad();
+  const Tensor slope = grad({hypot(x, full({}, 4.0, Float64))}, {x}, {}, false, true)[0];
+  EXPECT_DOUBLE_EQ(grad({slope}, {x})[0].item(), 16.0 / 125);
+}
+
+TEST(Math, GatesHaveOneGradient) {
+  Generator g(8);
+  const Tensor whole = uniform64({4, 6, 10}, g);
+  for (const Tensor& x : {whole, transpose(whole, 0, 2), slice(whole, 1, 1, 5)})
+    for (int64_t dim = 0; dim < 3; ++dim) {
+      const auto f = [dim](const Tensors& in) { return glu(in[0], dim); };
+      const Tensor fast = gradients_of(f, {x}, false)[0], walked = gradients_of(f, {x}, true)[0];
+      EXPECT_EQ(fast.shape(), x.shape());
+      EXPECT_LE(relative_error(fast, walked), 1e-14) << dim;
+      EXPECT_LE(relative_error(gradients_of(f, {x.to(Float32)}, false)[0], walked), tolerance("glu", Float32)) << dim;
+    }
+  Tensor leaf = whole.detach().set_requires_grad();
+  const Tensor slope = grad({sum(glu(leaf, 1))}, {leaf}, {}, false, true)[0];
+  EXPECT_TRUE(slope.requires_grad());
+  EXPECT_EQ(error_of([&] { glu(slice(leaf, 0, 0, 3), 0); }), "glu: dim 0 of [3, 6, 10] is not even");
+}
+
 TEST(Math, DivisionsOfIntegersAreThoseOfC) {
   const std::vector<int64_t> numbers = {-7, -6, -1, 0, 1, 6, 7, INT64_MIN + 1};
   for (int64_t a : numbers)
