@@ -178,6 +178,7 @@ struct Numbers {
 
   void read(nb::handle item, size_t depth) {
     if (nb::isinstance<nb::list>(item) || nb::isinstance<nb::tuple>(item)) {
+      if (depth > 64) throw Error("tensor: lists are nested more than 64 deep");  // or in themselves
       const int64_t n = static_cast<int64_t>(nb::len(item));
       if (!any && depth == shape.size()) shape.push_back(n);
       if (depth >= shape.size() || shape[depth] != n) throw Error("tensor: nested lists are not of one length");

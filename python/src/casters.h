@@ -142,15 +142,16 @@ struct type_caster<tessera::Dims> {
   }
 };
 
-/// Symbolic sizes are strings.
+/// Symbolic sizes are strings. An integer that is no size throws when it is converted, as names do below.
 template <>
 struct type_caster<tessera::Shape> {
-  NB_TYPE_CASTER(tessera::Shape, const_name("tuple[int, ...]"))
+  using Value = tessera::Shape;
+  static constexpr auto Name = const_name("tuple[int, ...]");
+  template <class>
+  using Cast = Value;
   bool from_python(handle source, uint32_t, cleanup_list*) noexcept {
-    std::vector<int64_t> numbers;
-    if (!tessera::python::read_integers(source, numbers)) return false;
-    value = tessera::Shape(std::span<const int64_t>(numbers));
-    return true;
+    numbers_.clear();
+    return tessera::python::read_integers(source, numbers_);
   }
   static handle from_cpp(const tessera::Shape& shape, rv_policy, cleanup_list*) noexcept {
     list out;
@@ -159,6 +160,19 @@ struct type_caster<tessera::Shape> {
       else out.append(d.value());
     return PyList_AsTuple(out.ptr());
   }
+  template <class T>
+  bool can_cast() const noexcept {
+    try {
+      (void)tessera::Shape(std::span<const int64_t>(numbers_));
+      return true;
+    } catch (const tessera::Error&) {
+      return false;
+    }
+  }
+  explicit operator tessera::Shape() { return tessera::Shape(std::span<const int64_t>(numbers_)); }
+
+ private:
+  std::vector<int64_t> numbers_;
 };
 
 /// Pairs of numbers: one stands for both.

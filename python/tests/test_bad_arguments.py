@@ -43,6 +43,20 @@ def test_names_end_where_they_end():
         ts.zeros(2, dtype="float32\0")
 
 
+@pytest.mark.parametrize("size", [-1, -2**63, -2**63 + 5, 2**62])
+def test_sizes_that_are_none(size):
+    for call in (lambda: ts._C.empty((size, 4)), lambda: ts.zeros(size, 4), lambda: ts.ones(1).expand(size, 2**40)):
+        with pytest.raises(ts.Error):
+            call()
+
+
+def test_lists_in_themselves():
+    endless = []
+    endless.append(endless)
+    with pytest.raises(ts.Error, match="^tensor: lists are nested more than 64 deep$"):
+        ts.tensor(endless)
+
+
 def test_numbers_of_numpy_are_data():
     for number in (np.float64(2.5), np.float32(2.5), np.array(2.5)):
         made = ts.tensor(number)
