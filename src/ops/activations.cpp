@@ -4,9 +4,7 @@
 #include <fmt/format.h>
 
 #include "ops/gradient.h"
-#include "ops/on_host.h"
 #include "ops/precise.h"
-#include "tessera/autograd.h"
 #include "tessera/ops_math.h"
 
 namespace tessera {
@@ -107,26 +105,8 @@ Tensor glu(const Tensor& x, int64_t dim) {
   dim = normalize_dim("glu", dim, x.shape());
   const Dim size = x.shape()[dim], half = size / 2;
   if (!(half * 2 == size)) throw Error(fmt::format("glu: dim {} of {} is not even", dim, to_string(x.shape())));
-  const auto composed = [=](const Tensor& t) {
-    return map_in_single(slice(t, dim, Dim(0), half), slice(t, dim, half, size),
-                         [](const Tensor& v, const Tensor& gate) { return v * sigmoid(gate); });
-  };
-  if (!(on_host(x) && is_floating(x.dtype()) && grad_enabled() && x.requires_grad())) return composed(x);
-  // The slices' own gradients would each fill the whole with zeros, and then be added.
-  const auto backward = [=](const Tensors& in, const Tensors&, const Tensors& grads) {
-    if (grad_enabled()) return grad({composed(in[0])}, {in[0]}, grads, false, true);
-    const Tensor v = slice(in[0], dim, Dim(0), half), gate = slice(in[0], dim, half, size);
-    const Tensor of_v = map_in_single(grads[0], gate, [](const Tensor& g, const Tensor& u) { return g * sigmoid(u); });
-    const DType dtype = in[0].dtype();
-    const Tensor of_gate = map_elements({grads[0], v, gate}, dtype == Float64 ? Float64 : Float32, dtype,
-                                        [](const Tensor& g, const Tensor& w, const Tensor& u) {
-                                          const Tensor s = sigmoid(u);
-                                          return g * w * (s * (1.0 - s));
-                                        });
-    return Tensors{concat({of_v, of_gate}, dim)};
-  };
-  return custom_function(
-      "glu", {x}, [=](const Tensors& in) { return Tensors{composed(in[0])}; }, backward)[0];
+  return map_in_single(slice(x, dim, Dim(0), half), slice(x, dim, half, size),
+                       [](const Tensor& v, const Tensor& gate) { return v * sigmoid(gate); });
 }
 
 }  // namespace tessera
