@@ -183,7 +183,7 @@ def stub(name: str) -> str:
         if key.startswith("_") and key != "__version__" or key in ("annotations", "TYPE_CHECKING"):
             continue
         if isinstance(value, types.ModuleType):
-            if name in ("", "nn") and value.__name__.startswith("tessera.") and value.__name__.count(".") == (1 if not name else 2):
+            if name in ("", "nn", "signal") and value.__name__.startswith("tessera.") and value.__name__.count(".") == (1 if not name else 2):
                 imports.append(f"from {module.__name__} import {key} as {key}\n")
             continue
         source, own = home(value), getattr(value, "__name__", key)
