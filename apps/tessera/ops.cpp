@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "command.h"
+#include "dist/collective_ops.h"
 #include "ops/op_table.h"
 #include "ops/schema.h"
 
@@ -14,6 +15,7 @@ struct OpsOptions {
 };
 
 void run(const OpsOptions& options) {
+  dist::collective_ops();  // found by name from now on
   if (options.markdown) return fmt::print("{}", operators_page());
   if (options.names.empty())
     for (const auto& list : {std::vector(op_table().begin(), op_table().end()), registered_ops()})

@@ -80,7 +80,8 @@ void run_ranks(int size, const std::function<void(const World&)>& body, const Wo
 std::string explain_engines(const Group& group, Device device);
 
 // ---- collectives: tensors of any device and strides; shapes and dtypes are the same on all ranks, or Error ----------
-// All but send, recv and barrier are differentiable; backward then calls the reverse collective on all ranks.
+// All but send, recv and barrier are operators: captured functions hold them, also of tensors without memory. They are
+// differentiable, but for all_reduce_; backward then calls the reverse collective on all ranks.
 
 /// The combination of all ranks' x, on all of them.
 Tensor all_reduce(const Tensor& x, const Group& group, ReduceOp op = Sum);

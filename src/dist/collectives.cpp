@@ -1,180 +1,316 @@
-// Collectives of tensors: what is checked, what goes to the engine, and what backward calls.
+// Collectives of tensors, which are operators: what is checked, what goes to the engine, and what backward calls.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <string_view>
 
-#include "dist/group.h"
+#include "core/capture_state.h"
+#include "dist/collective_ops.h"
+#include "dist/way.h"
+#include "ops/op_table.h"
+#include "ops/registry.h"
 #include "tessera/autograd.h"
 #include "tessera/observer.h"
 #include "tessera/ops.h"
-#include "tessera/ops_shape.h"
-#include "tessera/stream.h"
 
-namespace tessera::dist {
+namespace tessera {
+
+bool AttrTraits<dist::ReduceOp>::assign(dist::ReduceOp& member, const AttrValue& value) {
+  const auto* const text = std::get_if<std::string>(&value);
+  if (!text) return false;
+  for (const dist::ReduceOp op : {dist::Sum, dist::Mean, dist::Product, dist::Max, dist::Min})
+    if (dist::name(op) == *text) return member = op, true;
+  throw Error(fmt::format("'{}' is none of sum, mean, product, max, min", *text));
+}
+
+namespace dist {
 namespace {
 
 using Kind = Call::Kind;
 
-constexpr const char* kNames[] = {"all_reduce", "reduce_scatter", "reduce",  "all_gather", "gather", "scatter",
-                                  "broadcast",  "all_to_all",     "barrier", "send",       "recv"};
+constexpr std::string_view kNames[] = {"all_reduce", "reduce_scatter", "reduce",  "all_gather", "gather", "scatter",
+                                       "broadcast",  "all_to_all",     "barrier", "send",       "recv"};
+
+// ---- attributes
+
+struct GroupObject final : AttrObject {
+  explicit GroupObject(const Group& group) : group(group) {}
+  std::string text() const override { return fmt::format("a group of {} ranks", group.size()); }
+  bool equals(const AttrObject& other) const override {
+    const auto* same = dynamic_cast<const GroupObject*>(&other);
+    return same && &same->group.state() == &group.state();
+  }
+  const Group group;
+};
+
+CollectiveAttrs attrs_for(const Group& group, ReduceOp op = Sum, int root = 0) {
+  return {Ref<AttrObject>(make_ref<GroupObject>(group)), op, root};
+}
+const Group& group_of(std::string_view what, const CollectiveAttrs& attrs) {
+  const auto* const object = dynamic_cast<const GroupObject*>(attrs.group.get());
+  if (!object) throw Error(fmt::format("{}: it has no group, which text cannot hold", what));
+  return object->group;
+}
+const Group& group_of(const Saved& s) { return group_of("backward", s.attrs.as<CollectiveAttrs>()); }
+
+// ---- shapes
 
 bool combines(Kind kind) { return kind <= Kind::Reduce; }
-
-Call call_of(Kind kind, const Tensor& x, int64_t count, int root = 0, ReduceOp op = Sum) {
-  if (!x.defined()) throw Error(fmt::format("{}: the tensor is undefined", kNames[static_cast<int>(kind)]));
-  Call call{
-      .kind = kind, .dtype = x.dtype(), .op = op, .root = root, .count = count, .dims = static_cast<int32_t>(x.dim())};
-  for (int i = 0; i < std::min<int>(x.dim(), 6); ++i) call.shape[i] = x.size(i);
-  if (combines(kind)) check_combines(kNames[static_cast<int>(kind)], x.dtype(), op);
-  return call;
+bool has_root(Kind kind) {
+  return kind == Kind::Reduce || kind == Kind::Gather || kind == Kind::Scatter || kind == Kind::Broadcast;
 }
+bool divides(Kind kind) { return kind == Kind::ReduceScatter || kind == Kind::Scatter || kind == Kind::AllToAll; }
+bool puts_together(Kind kind) { return kind == Kind::AllGather || kind == Kind::Gather; }
 
-void check_rank(const char* what, int rank, const Group& group) {
+void check_rank(std::string_view what, int64_t rank, const Group& group) {
   if (rank < 0 || rank >= group.size())
     throw Error(fmt::format("{}: there is no rank {} among {}", what, rank, group.size()));
 }
 
-// Rows of dim 0 for each rank.
-int64_t rows_of_each(const char* what, const Tensor& x, const Group& group) {
-  const int64_t rows = x.defined() && x.dim() > 0 ? x.size(0) : 0;
-  if (!x.defined() || x.dim() == 0 || rows % group.size() != 0)
-    throw Error(fmt::format("{}: {} has not a multiple of {} rows", what,
-                            x.defined() ? to_string(x.shape()) : "nothing", group.size()));
-  return rows / group.size();
-}
-
-// How a tensor goes to other ranks: from its own device, or through the host.
-struct Way {
-  Engine* engine;  // null where the rank is alone
-  Device device, from;
-  PageLocked* page_locked;
-  bool through_host() const { return !(device == from); }
-  // Where it goes from, or where it comes to.
-  Tensor room(const Shape& shape, DType dtype) const {
-    return through_host() ? page_locked->empty(shape, dtype, from) : empty(shape, dtype, device);
-  }
-  // Until copies have arrived.
-  void settle() const {
-    if (!from.is_card()) return;
-    Event done(from);
-    done.record(current_stream(from));
-    done.synchronize();
-  }
-  // A copy is on its way to memory of the host. The host waits for it in settle().
-  Tensor begin_placing(const Tensor& x) const {
-    if (!through_host()) return x.detach().contiguous();
-    Tensor out = room(x.shape(), x.dtype());
-    copy_async(out, x.detach());
-    return out;
-  }
-  Tensor back(const Tensor& out) const {
-    if (!through_host()) return out;
-    const Tensor there = out.to(from);
-    settle();
-    return there;
-  }
-};
-Way way_of(Device device, const Group& group, bool of_all = true) {
-  Group::State& state = group.state();
-  if (Engine* const own = state.engine_on(device, of_all)) return {own, device, device, nullptr};
-  return {state.engine.get(), state.engine ? cpu() : device, device, &state.page_locked};
-}
-Way way_of(const Tensor& x, const Group& group) { return way_of(x.device(), group); }
-
-Shape with_rows(const Tensor& like, int64_t rows) {
-  Shape shape = like.shape();
+Shape with_rows(Shape shape, Dim rows) {
   shape[0] = rows;
   return shape;
 }
 
-// Row-major where it goes from; as own copy in memory that this call alone writes.
-Tensor placed(const Tensor& x, const Way& way) {
-  const Tensor out = way.begin_placing(x);
-  if (way.through_host()) way.settle();
+// Of what a rank gets for its x. Whether symbolic rows can be divided is known where they are numbers.
+Shape shape_of_result(Kind kind, const Shape& shape, const Group& group, int64_t root) {
+  const std::string_view what = name_of(kind);
+  if (puts_together(kind) && shape.empty())
+    throw Error(fmt::format("{}: there is no dim along which to put tensors together", what));
+  if (divides(kind) && (shape.empty() || (!shape[0].is_symbolic() && shape[0].value() % group.size() != 0)))
+    throw Error(fmt::format("{}: {} has not a multiple of {} rows", what, to_string(shape), group.size()));
+  if (kind == Kind::AllGather) return with_rows(shape, shape[0] * group.size());
+  if (kind == Kind::Gather) return with_rows(shape, group.rank() == root ? shape[0] * group.size() : Dim(0));
+  if (kind == Kind::ReduceScatter || kind == Kind::Scatter) return with_rows(shape, shape[0] / group.size());
+  return shape;
+}
+
+template <Kind kind>
+Metas infer(std::span<const TensorMeta> in, const Attrs& attrs) {
+  const auto& a = attrs.as<CollectiveAttrs>();
+  const std::string_view what = name_of(kind);
+  require_inputs(what, in);
+  const Group& group = group_of(what, a);
+  if (has_root(kind)) check_rank(what, a.root, group);
+  if (combines(kind)) check_combines(what, in[0].dtype, a.op);
+  return {{shape_of_result(kind, in[0].shape, group, a.root), in[0].dtype, in[0].device}};
+}
+
+// ---- what goes to the engine
+
+using Moves = void (Engine::*)(const Call&, const char*, char*);
+constexpr Moves moves_of(Kind kind) {
+  switch (kind) {
+    case Kind::ReduceScatter:
+      return &Engine::reduce_scatter;
+    case Kind::AllGather:
+      return &Engine::all_gather;
+    case Kind::Gather:
+      return &Engine::gather;
+    case Kind::Scatter:
+      return &Engine::scatter;
+    default:
+      return &Engine::all_to_all;
+  }
+}
+
+// From one tensor to another.
+template <Kind kind>
+Tensors move_elements(std::span<const Tensor> in, const Attrs& attrs) {
+  const NoGrad no_grad;
+  const auto& a = attrs.as<CollectiveAttrs>();
+  const Group& group = group_of(name_of(kind), a);
+  const Tensor& x = in[0];
+  const Way way = way_of(x.device(), group);
+  if (!way.engine) return {x.clone()};
+  const Call call = call_of(kind, x, divides(kind) ? x.numel() / group.size() : x.numel(), static_cast<int>(a.root),
+                            combines(kind) ? a.op : Sum);
+  const Tensor from = way.placed(x), out = way.room(shape_of_result(kind, x.shape(), group, a.root), x.dtype());
+  if (kind == Kind::ReduceScatter && way.in_order())
+    return {reshape(combined_share(from, way, group, a.op), out.shape())};
+  (way.engine->*moves_of(kind))(call, bytes_of(from), bytes_of(out));
+  return {way.back(out)};
+}
+
+// In a copy of x.
+template <Kind kind>
+Tensors change_copy(std::span<const Tensor> in, const Attrs& attrs) {
+  const NoGrad no_grad;
+  const auto& a = attrs.as<CollectiveAttrs>();
+  const Group& group = group_of(name_of(kind), a);
+  const Tensor& x = in[0];
+  const Way way = way_of(x.device(), group);
+  if (combines(kind) && way.in_order()) {
+    const Tensor sum = combined_whole(way.placed(x), way, group, a.op);
+    return {kind == Kind::AllReduce || group.rank() == a.root ? sum : x.clone()};
+  }
+  const Tensor out = way.own_copy(x);
+  if (!way.engine) return {way.back(out)};
+  const Call call = call_of(kind, x, x.numel(), static_cast<int>(a.root), combines(kind) ? a.op : Sum);
+  const Segment all{bytes_of(out), out.numel()};
+  if (kind == Kind::AllReduce) way.engine->all_reduce(call, {&all, 1});
+  else if (kind == Kind::Reduce) way.engine->reduce(call, all.data);
+  else way.engine->broadcast(call, all.data);
+  return {way.back(out)};
+}
+
+// ---- a list, in place
+
+Metas infer_list(std::span<const TensorMeta> in, const Attrs& attrs) {
+  const auto& a = attrs.as<CollectiveAttrs>();
+  require_inputs("all_reduce_", in);
+  group_of("all_reduce_", a);
+  Metas out;
+  for (const TensorMeta& t : in) {
+    if (t.dtype != in[0].dtype)
+      throw Error(fmt::format("all_reduce_: a list of {} and {}", name(in[0].dtype), name(t.dtype)));
+    out.push_back({t.shape, t.dtype, t.device});
+  }
+  if (!in.empty()) check_combines("all_reduce_", in[0].dtype, a.op);
   return out;
 }
-Tensor own_copy(const Tensor& x, const Way& way) {
-  return way.through_host() ? placed(x, way) : x.detach().clone().contiguous();
-}
 
-// ---- sums of GPUs in the order of the host's, which is slower than the library's own
-
-bool in_order(const Way& way) {
-  static const bool asked = [] {
-    const char* const text = std::getenv("TESSERA_REDUCTION");
-    return text && std::string_view(text) == "ordered";
-  }();
-  return asked && way.device.is_gpu();
-}
-
-// Rows of all ranks along combine()'s tree.
-Tensor combined(const Tensor& rows, ReduceOp op) {
-  const DType dtype = rows.dtype(), wide = dtype == Float16 || dtype == BFloat16 ? Float32
-                                           : dtype == Bool                       ? Int32
-                                                                                 : dtype;
-  Tensors level = unbind(cast(rows, wide), 0);
-  while (level.size() > 1) {
-    Tensors next;
-    for (size_t i = 0; i + 1 < level.size(); i += 2) {
-      const Tensor &a = level[i], &b = level[i + 1];
-      next.push_back(op == Max ? maximum(a, b) : op == Min ? minimum(a, b) : op == Product ? a * b : a + b);
-    }
-    if (level.size() % 2 == 1) next.push_back(level.back());
-    level = std::move(next);
+Tensors reduce_list(std::span<const Tensor> tensors, const Attrs& attrs) {
+  const NoGrad no_grad;
+  const auto& a = attrs.as<CollectiveAttrs>();
+  const Group& group = group_of("all_reduce_", a);
+  Call call{.kind = Kind::AllReduce, .dtype = tensors[0].dtype(), .op = a.op, .dims = -1};
+  const Way way = way_of(tensors[0].device(), group);
+  std::vector<Segment> segments;
+  Tensors sent;
+  for (const Tensor& t : tensors) {
+    sent.push_back(way.begin_placing(t));  // t itself where it lies so already
+    segments.push_back({bytes_of(sent.back()), t.numel()});
+    call.count += t.numel();
   }
-  if (op == Mean) level[0] = level[0] / full({}, static_cast<double>(rows.size(0)), level[0].dtype(), rows.device());
-  return cast(level[0], dtype);
+  if (way.through_host()) way.settle();
+  if (way.in_order()) {
+    Tensors flat;
+    for (const Tensor& t : sent) flat.push_back(reshape(t, {t.numel()}));
+    const Tensor all = combined_whole(concat(flat, 0), way, group, a.op);
+    for (int64_t at = 0; Tensor & t : sent) {
+      t = reshape(slice(all, 0, at, at + t.numel()), t.shape());
+      at += t.numel();
+    }
+  } else if (way.engine) {
+    way.engine->all_reduce(call, segments);
+  }
+  for (size_t i = 0; i < tensors.size(); ++i)
+    if (sent[i].data_ptr() != tensors[i].data_ptr()) Tensor(tensors[i]).copy_(sent[i]);
+  if (way.through_host()) way.settle();
+  return Tensors(tensors.begin(), tensors.end());
 }
 
-char* bytes_of(const Tensor& x) { return static_cast<char*>(x.data_ptr()); }
+// ---- gradients: the reverse collective, by all ranks
 
-// x [size * n], combined: this rank's n.
-Tensor combined_share(const Tensor& x, const Way& way, const Group& group, ReduceOp op) {
-  const Call call = call_of(Kind::AllToAll, x, x.numel() / group.size());
-  const Tensor received = empty(x.shape(), x.dtype(), x.device());
-  way.engine->all_to_all(call, bytes_of(x), bytes_of(received));
-  return combined(reshape(received, {group.size(), x.numel() / group.size()}), op);
+Tensor mean_share(const Tensor& grad, const Saved& s) {
+  return s.attrs.as<CollectiveAttrs>().op == Mean ? grad / static_cast<double>(group_of(s).size()) : grad;
+}
+int root_of(const Saved& s) { return static_cast<int>(s.attrs.as<CollectiveAttrs>().root); }
+
+void check_differentiable(std::string_view what, ReduceOp op) {
+  if (op != Sum && op != Mean) throw Error(fmt::format("{}: {} has no gradient", what, name(op)));
+}
+void check_differentiable(std::string_view what, const Tensor& x, ReduceOp op) {
+  if (x.defined() && grad_enabled() && x.requires_grad()) check_differentiable(what, op);
 }
 
-// All elements, combined.
-Tensor combined_whole(const Tensor& x, const Way& way, const Group& group, ReduceOp op) {
-  const int64_t n = x.numel(), each = (n + group.size() - 1) / group.size();
-  if (n == 0) return x;
-  Tensor flat = reshape(x, {n});
-  if (each * group.size() > n) flat = pad(flat, {0}, {each * group.size() - n});
-  const Tensor share = combined_share(flat.contiguous(), way, group, op).contiguous();
-  const Tensor all = empty({each * group.size()}, x.dtype(), x.device());
-  way.engine->all_gather(call_of(Kind::AllGather, share, each), bytes_of(share), bytes_of(all));
-  return reshape(slice(all, 0, 0, n), x.shape());
+// Zeros that take part in what `x` takes part in: where backward is differentiated, all ranks call the same again.
+Tensor zeros_with(const Tensor& x, const Shape& shape) {
+  const Tensor all = zeros(shape, x.dtype(), x.device());
+  if (!grad_enabled() || !x.requires_grad()) return all;
+  const Tensor none = slice(reshape(x, {x.shape().numel()}), 0, 0, 0);
+  return reshape(concat({none, reshape(all, {shape.numel()})}, 0), shape);
 }
 
-using Collective = std::function<Tensor(const Tensor&)>;
+Tensors all_reduce_vjp(const Saved& s, const Tensors& grads) {
+  check_differentiable("all_reduce", s.attrs.as<CollectiveAttrs>().op);
+  return {mean_share(all_reduce(grads[0], group_of(s)), s)};
+}
+Tensors reduce_scatter_vjp(const Saved& s, const Tensors& grads) {
+  check_differentiable("reduce_scatter", s.attrs.as<CollectiveAttrs>().op);
+  return {mean_share(all_gather(grads[0], group_of(s)), s)};
+}
+Tensors reduce_vjp(const Saved& s, const Tensors& grads) {
+  check_differentiable("reduce", s.attrs.as<CollectiveAttrs>().op);
+  return {mean_share(broadcast(grads[0], root_of(s), group_of(s)), s)};
+}
+Tensors all_gather_vjp(const Saved& s, const Tensors& grads) { return {reduce_scatter(grads[0], group_of(s))}; }
+Tensors gather_vjp(const Saved& s, const Tensors& grads) {
+  const Group& group = group_of(s);
+  const Shape& mine = s.metas[0].shape;
+  const bool is_root = group.rank() == root_of(s);
+  const Tensor all = is_root ? grads[0] : zeros_with(grads[0], with_rows(mine, mine[0] * group.size()));
+  return {scatter(all, root_of(s), group)};
+}
+Tensors scatter_vjp(const Saved& s, const Tensors& grads) {
+  const Group& group = group_of(s);
+  const Tensor all = gather(grads[0], root_of(s), group);
+  return {group.rank() == root_of(s) ? all : zeros_with(all, s.metas[0].shape)};
+}
+Tensors broadcast_vjp(const Saved& s, const Tensors& grads) {
+  const Group& group = group_of(s);
+  const Tensor sum = reduce(grads[0], root_of(s), group);
+  return {group.rank() == root_of(s) ? sum : zeros_with(sum, sum.shape())};
+}
+Tensors all_to_all_vjp(const Saved& s, const Tensors& grads) { return {all_to_all(grads[0], group_of(s))}; }
 
-// forward(x), of whose gradient backward makes that of x.
-Tensor differentiable(const char* name, const Tensor& x, const Collective& forward, const Collective& backward) {
-  const NamedScope scope(name);  // for profiles
-  if (!x.defined() || !grad_enabled() || !x.requires_grad()) return forward(x);
-  return custom_function(
-      name, {x}, [forward](const Tensors& in) { return Tensors{forward(in[0])}; },
-      [backward](const Tensors&, const Tensors& out, const Tensors& grads) {
-        return Tensors{
-            backward(grads[0].defined() ? grads[0] : zeros(out[0].shape(), out[0].dtype(), out[0].device()))};
-      })[0];
+// ---- the table
+
+constexpr Op collective(std::string_view name, Metas (*infer)(std::span<const TensorMeta>, const Attrs&),
+                        Tensors (*compute)(std::span<const Tensor>, const Attrs&),
+                        Tensors (*vjp)(const Saved&, const Tensors&), uint32_t metas = 0) {
+  return {.name = name,
+          .inputs = "x",
+          .outputs = "y",
+          .attrs = attrs_of<CollectiveAttrs>,
+          .infer = infer,
+          .vjp = vjp,
+          .saves = {.metas = metas},
+          .pitched = Pitched::None,
+          .compute = compute};
 }
 
-Tensor mean_share(const Tensor& grad, ReduceOp op, const Group& group) {
-  return op == Mean ? grad / static_cast<double>(group.size()) : grad;
+const Op all_reduce_op = collective("all_reduce", infer<Kind::AllReduce>, change_copy<Kind::AllReduce>, all_reduce_vjp);
+const Op reduce_op = collective("reduce", infer<Kind::Reduce>, change_copy<Kind::Reduce>, reduce_vjp);
+const Op reduce_scatter_op =
+    collective("reduce_scatter", infer<Kind::ReduceScatter>, move_elements<Kind::ReduceScatter>, reduce_scatter_vjp);
+const Op all_gather_op =
+    collective("all_gather", infer<Kind::AllGather>, move_elements<Kind::AllGather>, all_gather_vjp);
+const Op gather_ranks_op = collective("gather_ranks", infer<Kind::Gather>, move_elements<Kind::Gather>, gather_vjp, 1);
+const Op scatter_ranks_op =
+    collective("scatter_ranks", infer<Kind::Scatter>, move_elements<Kind::Scatter>, scatter_vjp, 1);
+const Op broadcast_op = collective("broadcast", infer<Kind::Broadcast>, change_copy<Kind::Broadcast>, broadcast_vjp);
+const Op all_to_all_op = collective("all_to_all", infer<Kind::AllToAll>, move_elements<Kind::AllToAll>, all_to_all_vjp);
+const Op all_reduce_list_op = {.name = "all_reduce_",
+                               .inputs = "tensors...",
+                               .outputs = "sums...",
+                               .attrs = attrs_of<CollectiveAttrs>,
+                               .infer = infer_list,
+                               .in_place = true,
+                               .pitched = Pitched::None,
+                               .compute = reduce_list};
+
+Tensor call(const Op& op, const Tensor& x, const CollectiveAttrs& attrs) {
+  const NamedScope scope(op.name);  // for profiles
+  return dispatch_one(op, {x}, attrs);
 }
 
-void check_differentiable(const char* what, const Tensor& x, ReduceOp op) {
-  if (x.defined() && grad_enabled() && x.requires_grad() && op != Sum && op != Mean)
-    throw Error(fmt::format("{}: {} has no gradient", what, name(op)));
+// What is no operator would run once, where the function is captured.
+void check_not_captured(std::string_view what) {
+  if (is_capturing()) throw Error(fmt::format("{}: a captured function cannot hold it", what));
 }
 
 }  // namespace
+
+std::span<const Op* const> collective_ops() {
+  static constexpr const Op* ops[] = {&all_reduce_op, &reduce_op,       &reduce_scatter_op,
+                                      &all_gather_op, &gather_ranks_op, &scatter_ranks_op,
+                                      &broadcast_op,  &all_to_all_op,   &all_reduce_list_op};
+  static const bool added = (tessera::add_ops("Collectives of ranks", ops), true);
+  return added ? std::span<const Op* const>(ops) : std::span<const Op* const>();
+}
 
 std::string_view name_of(Call::Kind kind) {
   return kNames[std::min<size_t>(static_cast<size_t>(kind), std::size(kNames) - 1)];
@@ -186,13 +322,10 @@ std::string_view name(ReduceOp op) {
 }
 
 std::string to_string(const Call& call) {
-  const char* const what = kNames[static_cast<int>(call.kind)];
+  const std::string what(name_of(call.kind));
   if (call.kind == Kind::Barrier) return what;
   const std::string op = combines(call.kind) ? fmt::format(" {}", name(call.op)) : "";
-  const std::string root = call.kind == Kind::Reduce || call.kind == Kind::Gather || call.kind == Kind::Scatter ||
-                                   call.kind == Kind::Broadcast
-                               ? fmt::format(" with root {}", call.root)
-                               : "";
+  const std::string root = has_root(call.kind) ? fmt::format(" with root {}", call.root) : "";
   if (call.dims < 0) return fmt::format("{}{} of {} {} in a list{}", what, op, call.count, name(call.dtype), root);
   const int shown = std::min<int>(call.dims, 6);
   return fmt::format("{}{} of {}[{}{}]{}", what, op, name(call.dtype), fmt::join(call.shape, call.shape + shown, ", "),
@@ -201,187 +334,51 @@ std::string to_string(const Call& call) {
 
 Tensor all_reduce(const Tensor& x, const Group& group, ReduceOp op) {
   check_differentiable("all_reduce", x, op);
-  return differentiable(
-      "all_reduce", x,
-      [=](const Tensor& in) {
-        const Call call = call_of(Kind::AllReduce, in, in.numel(), 0, op);
-        const Way way = way_of(in, group);
-        if (in_order(way)) return combined_whole(placed(in, way), way, group, op);
-        const Tensor out = own_copy(in, way);
-        const Segment all{bytes_of(out), out.numel()};
-        if (way.engine) way.engine->all_reduce(call, {&all, 1});
-        return way.back(out);
-      },
-      [=](const Tensor& grad) { return mean_share(all_reduce(grad, group), op, group); });
+  return call(all_reduce_op, x, attrs_for(group, op));
 }
 
 void all_reduce_(const Tensors& tensors, const Group& group, ReduceOp op) {
   if (tensors.empty() || !group.state().engine) return;
   const NoGrad no_grad;
   const NamedScope scope("all_reduce");
-  Call call = call_of(Kind::AllReduce, tensors[0], 0, 0, op);
-  call.dims = -1;
-  std::fill(std::begin(call.shape), std::end(call.shape), 0);
-  const Way way = way_of(tensors[0], group);
-  std::vector<Segment> segments;
-  Tensors sent;
-  for (const Tensor& t : tensors) {
-    if (t.dtype() != call.dtype)
-      throw Error(fmt::format("all_reduce_: a list of {} and {}", name(call.dtype), name(t.dtype())));
-    sent.push_back(way.begin_placing(t));  // t itself where it lies so already
-    segments.push_back({bytes_of(sent.back()), t.numel()});
-    call.count += t.numel();
-  }
-  if (way.through_host()) way.settle();
-  if (in_order(way)) {
-    Tensors flat;
-    for (const Tensor& t : sent) flat.push_back(reshape(t, {t.numel()}));
-    const Tensor all = combined_whole(concat(flat, 0), way, group, op);
-    for (int64_t at = 0; Tensor & t : sent) {
-      t = reshape(slice(all, 0, at, at + t.numel()), t.shape());
-      at += t.numel();
-    }
-  } else {
-    way.engine->all_reduce(call, segments);
-  }
-  for (size_t i = 0; i < tensors.size(); ++i)
-    if (sent[i].data_ptr() != tensors[i].data_ptr()) Tensor(tensors[i]).copy_(sent[i]);
-  if (way.through_host()) way.settle();
+  dispatch(all_reduce_list_op, Tensors(tensors), attrs_for(group, op));
 }
 
 Tensor reduce(const Tensor& x, int root, const Group& group, ReduceOp op) {
-  check_rank("reduce", root, group);
   check_differentiable("reduce", x, op);
-  return differentiable(
-      "reduce", x,
-      [=](const Tensor& in) {
-        const Call call = call_of(Kind::Reduce, in, in.numel(), root, op);
-        const Way way = way_of(in, group);
-        if (in_order(way)) {
-          const Tensor sum = combined_whole(placed(in, way), way, group, op);
-          return group.rank() == root ? sum : in.clone();
-        }
-        const Tensor out = own_copy(in, way);
-        if (way.engine) way.engine->reduce(call, bytes_of(out));
-        return way.back(out);
-      },
-      [=](const Tensor& grad) { return mean_share(broadcast(grad, root, group), op, group); });
+  return call(reduce_op, x, attrs_for(group, op, root));
 }
 
 Tensor reduce_scatter(const Tensor& x, const Group& group, ReduceOp op) {
-  const int64_t rows = rows_of_each("reduce_scatter", x, group);
   check_differentiable("reduce_scatter", x, op);
-  return differentiable(
-      "reduce_scatter", x,
-      [=](const Tensor& in) {
-        const Call call = call_of(Kind::ReduceScatter, in, in.numel() / group.size(), 0, op);
-        const Way way = way_of(in, group);
-        if (!way.engine) return in.clone();
-        const Tensor from = placed(in, way), out = way.room(with_rows(in, rows), in.dtype());
-        if (in_order(way)) return reshape(combined_share(from, way, group, op), out.shape());
-        way.engine->reduce_scatter(call, bytes_of(from), bytes_of(out));
-        return way.back(out);
-      },
-      [=](const Tensor& grad) { return mean_share(all_gather(grad, group), op, group); });
+  return call(reduce_scatter_op, x, attrs_for(group, op));
 }
 
-Tensor all_gather(const Tensor& x, const Group& group) {
-  if (!x.defined() || x.dim() == 0) throw Error("all_gather: there is no dim along which to put tensors together");
-  return differentiable(
-      "all_gather", x,
-      [=](const Tensor& in) {
-        const Call call = call_of(Kind::AllGather, in, in.numel());
-        const Way way = way_of(in, group);
-        if (!way.engine) return in.clone();
-        const Tensor from = placed(in, way), out = way.room(with_rows(in, in.size(0) * group.size()), in.dtype());
-        way.engine->all_gather(call, bytes_of(from), bytes_of(out));
-        return way.back(out);
-      },
-      [=](const Tensor& grad) { return reduce_scatter(grad, group); });
-}
-
+Tensor all_gather(const Tensor& x, const Group& group) { return call(all_gather_op, x, attrs_for(group)); }
 Tensor gather(const Tensor& x, int root, const Group& group) {
-  check_rank("gather", root, group);
-  if (!x.defined() || x.dim() == 0) throw Error("gather: there is no dim along which to put tensors together");
-  const bool is_root = group.rank() == root;
-  const int64_t rows = x.size(0) * group.size();
-  return differentiable(
-      "gather", x,
-      [=](const Tensor& in) {
-        const Call call = call_of(Kind::Gather, in, in.numel(), root);
-        const Way way = way_of(in, group);
-        if (!way.engine) return in.clone();
-        const Tensor from = placed(in, way), out = way.room(with_rows(in, is_root ? rows : 0), in.dtype());
-        way.engine->gather(call, bytes_of(from), bytes_of(out));
-        return way.back(out);
-      },
-      [=](const Tensor& grad) {
-        return scatter(is_root ? grad : empty(with_rows(grad, rows), grad.dtype(), grad.device()), root, group);
-      });
+  return call(gather_ranks_op, x, attrs_for(group, Sum, root));
 }
-
 Tensor scatter(const Tensor& x, int root, const Group& group) {
-  check_rank("scatter", root, group);
-  const int64_t rows = rows_of_each("scatter", x, group);
-  return differentiable(
-      "scatter", x,
-      [=](const Tensor& in) {
-        const Call call = call_of(Kind::Scatter, in, in.numel() / group.size(), root);
-        const Way way = way_of(in, group);
-        if (!way.engine) return in.clone();
-        const Tensor from = placed(in, way), out = way.room(with_rows(in, rows), in.dtype());
-        way.engine->scatter(call, bytes_of(from), bytes_of(out));
-        return way.back(out);
-      },
-      [=](const Tensor& grad) {
-        const Tensor all = gather(grad, root, group);
-        return group.rank() == root ? all : zeros(with_rows(grad, rows * group.size()), grad.dtype(), grad.device());
-      });
+  return call(scatter_ranks_op, x, attrs_for(group, Sum, root));
 }
-
 Tensor broadcast(const Tensor& x, int root, const Group& group) {
-  check_rank("broadcast", root, group);
-  return differentiable(
-      "broadcast", x,
-      [=](const Tensor& in) {
-        const Call call = call_of(Kind::Broadcast, in, in.numel(), root);
-        const Way way = way_of(in, group);
-        const Tensor out = own_copy(in, way);
-        if (way.engine) way.engine->broadcast(call, bytes_of(out));
-        return way.back(out);
-      },
-      [=](const Tensor& grad) {
-        const Tensor sum = reduce(grad, root, group);
-        return group.rank() == root ? sum : zeros(grad.shape(), grad.dtype(), grad.device());
-      });
+  return call(broadcast_op, x, attrs_for(group, Sum, root));
 }
-
-Tensor all_to_all(const Tensor& x, const Group& group) {
-  rows_of_each("all_to_all", x, group);
-  return differentiable(
-      "all_to_all", x,
-      [=](const Tensor& in) {
-        const Call call = call_of(Kind::AllToAll, in, in.numel() / group.size());
-        const Way way = way_of(in, group);
-        if (!way.engine) return in.clone();
-        const Tensor from = placed(in, way), out = way.room(in.shape(), in.dtype());
-        way.engine->all_to_all(call, bytes_of(from), bytes_of(out));
-        return way.back(out);
-      },
-      [=](const Tensor& grad) { return all_to_all(grad, group); });
-}
+Tensor all_to_all(const Tensor& x, const Group& group) { return call(all_to_all_op, x, attrs_for(group)); }
 
 void send(const Tensor& x, int to, const Group& group) {
+  check_not_captured("send");
   check_rank("send", to, group);
   if (!x.defined()) throw Error("send: the tensor is undefined");
   if (to == group.rank()) throw Error("send: a rank does not send to itself");
   const NamedScope scope("send");
   const Way way = way_of(x.device(), group, false);
-  const Tensor from = placed(x, way);
+  const Tensor from = way.placed(x);
   way.engine->send(bytes_of(from), from.numel() * static_cast<int64_t>(size_of(from.dtype())), to);
 }
 
 Tensor recv(const TensorMeta& meta, int from, const Group& group) {
+  check_not_captured("recv");
   check_rank("recv", from, group);
   if (from == group.rank()) throw Error("recv: a rank does not receive from itself");
   const NamedScope scope("recv");
@@ -392,8 +389,10 @@ Tensor recv(const TensorMeta& meta, int from, const Group& group) {
 }
 
 void barrier(const Group& group) {
+  check_not_captured("barrier");
   const NamedScope scope("barrier");
   if (Engine* engine = group.state().engine.get()) engine->barrier();
 }
 
-}  // namespace tessera::dist
+}  // namespace dist
+}  // namespace tessera

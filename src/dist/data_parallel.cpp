@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "core/capture_state.h"
 #include "dist/group.h"
 #include "tessera/autograd.h"
 #include "tessera/ops.h"
@@ -127,6 +128,7 @@ struct DataParallel::NoSync::State {
   // Of each parameter whether any rank has a gradient.
   std::vector<uint8_t> used_anywhere(std::vector<uint8_t> used) const {
     const auto n = static_cast<int64_t>(used.size());
+    const PauseCapture now;  // a captured step uses the same in each run
     return all_reduce(tensor(used, {n}), group, Max).to_vector<uint8_t>();
   }
 
@@ -156,6 +158,7 @@ struct DataParallel::NoSync::State {
     for (const int64_t i : arrived_) known[static_cast<size_t>(i)] = true;
     for (int64_t i = n - 1; i >= 0; --i)
       if (!known[static_cast<size_t>(i)]) arrived_.push_back(i);
+    const PauseCapture now;
     const std::vector<int64_t> order = broadcast(tensor(arrived_, {n}), 0, group).to_vector<int64_t>();
     bucket_of_.resize(parameters.size());
     int64_t bytes = 0;
@@ -186,7 +189,7 @@ struct DataParallel::NoSync::State {
       }
       gradients.push_back(parameters[i].grad());
     }
-    if (!stream_) return sum(gradients);
+    if (!stream_ || is_capturing()) return sum(gradients);
     const Device device = stream_->device();
     Event made(device);
     made.record(current_stream(device));
@@ -197,7 +200,7 @@ struct DataParallel::NoSync::State {
 
   void finish_buckets() {
     while (next_ < buckets_.size()) launch(buckets_[next_++]);
-    if (stream_) {
+    if (stream_ && !is_capturing()) {
       Event done(stream_->device());
       done.record(*stream_);
       done.wait(current_stream(stream_->device()));

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <thread>
 
+#include "dist/collective_ops.h"
 #include "dist/environment.h"
 #include "dist/hub.h"
 #include "dist/mpi.h"
@@ -23,6 +24,7 @@ namespace {
 
 std::shared_ptr<Group::State> alone(const WorldOptions& options) {
   if (options.even_alone) return make_world(create_run(1), 0, options);
+  collective_ops();
   auto state = std::make_shared<Group::State>();
   state->members = {0};
   return state;
@@ -109,6 +111,7 @@ std::shared_ptr<Control> create_part(const Begin& begin, const HostAddress& hub,
 }
 
 std::shared_ptr<Group::State> make_world(std::shared_ptr<Control> control, int rank, const WorldOptions& options) {
+  collective_ops();
   auto state = std::make_shared<Group::State>();
   for (int r = 0; r < control->ranks(); ++r) state->members.push_back(r);
   state->rank = rank;

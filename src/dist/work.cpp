@@ -4,6 +4,7 @@
 #include <mutex>
 #include <utility>
 
+#include "core/capture_state.h"
 #include "dist/group.h"
 #include "tessera/autograd.h"
 
@@ -32,6 +33,7 @@ bool Work::done() const {
 }
 
 Work start(const Group& group, std::function<Tensor()> collective) {
+  if (is_capturing()) throw Error("start: a captured function cannot hold a collective on its way");
   Work work;
   work.state_ = std::make_shared<Work::State>();
   group.state().later([state = work.state_, collective = std::move(collective)] {

@@ -260,10 +260,10 @@ Tensors execute(const Op& op, const Tensors& in, const Attrs& attrs, bool keep_h
                                         [&](Dim count) { return new_count(op, count); });
     require_readable(op, {metas.data(), metas.size()}, attrs, {outputs.data(), outputs.size()});
     const bool has_memory = !device.meta && !outputs[0].device.meta && !is_capturing();
-    if (has_memory) return op.compute({in.data(), in.size()}, attrs);
+    if (has_memory && !op.in_place) return op.compute({in.data(), in.size()}, attrs);
     if (op.in_place && grad_enabled() && !is_capturing()) check_in_place(op, in, outputs.size() - op.hidden_outputs);
-    out = make_outputs(op, in, outputs);
-    if (op.elements) carry_elements(op, in, attrs, out[0]);
+    out = has_memory ? op.compute({in.data(), in.size()}, attrs) : make_outputs(op, in, outputs);
+    if (op.elements && !has_memory) carry_elements(op, in, attrs, out[0]);
   } else {
     const CallPlan& call = call_plan(op, in, attrs, device, keep_hidden);
     if (op.in_place && grad_enabled()) check_in_place(op, in, call.outputs.size() - op.hidden_outputs);

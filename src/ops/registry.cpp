@@ -238,8 +238,9 @@ void check_definition(const OpDefinition& d) {
 
 struct Registry {
   std::shared_mutex mutex;
-  std::map<std::string_view, const RegisteredOp*> by_name;
+  std::map<std::string_view, const Op*> by_name;
   std::vector<const Op*> ops;
+  std::vector<Family> added;
 };
 Registry& registry() {
   static auto* made = new Registry;
@@ -282,7 +283,7 @@ const Op& register_op(OpDefinition definition) {
   const std::unique_lock lock(all.mutex);
   if (all.by_name.count(definition.name)) refuse_definition(definition, "is registered already");
   auto made = std::make_unique<RegisteredOp>(std::move(definition));
-  all.by_name.emplace(made->op.name, made.get());
+  all.by_name.emplace(made->op.name, &made->op);
   all.ops.push_back(&made->op);
   return made.release()->op;
 }
@@ -291,7 +292,26 @@ const Op* find_registered(std::string_view name) {
   Registry& all = registry();
   const std::shared_lock lock(all.mutex);
   const auto it = all.by_name.find(name);
-  return it == all.by_name.end() ? nullptr : &it->second->op;
+  return it == all.by_name.end() ? nullptr : it->second;
+}
+
+void add_ops(std::string_view title, std::span<const Op* const> ops) {
+  Registry& all = registry();
+  const std::unique_lock lock(all.mutex);
+  for (const Op* op : ops)
+    if (find_built_in(op->name) || all.by_name.count(op->name))
+      throw Error("two operators are named " + std::string(op->name));
+  for (const Op* op : ops) {
+    all.by_name.emplace(op->name, op);
+    all.ops.push_back(op);
+  }
+  all.added.push_back({title, ops});
+}
+
+std::vector<Family> added_families() {
+  Registry& all = registry();
+  const std::shared_lock lock(all.mutex);
+  return all.added;
 }
 
 std::vector<const Op*> registered_ops() {

@@ -4,6 +4,7 @@
 
 #include "kernels/map_table.h"
 #include "ops/op_table.h"
+#include "ops/registry.h"
 
 namespace tessera {
 namespace {
@@ -18,37 +19,35 @@ std::vector<OpValue> values_of(std::string_view names) {
   return values;
 }
 
-struct Family {
-  std::string_view title;
-  std::span<const Op* const> ops;
-};
 std::vector<Family> families() {
-  return {{"Creation", creation_ops()},
-          {"Elementwise", elementwise_ops()},
-          {"Reductions", reduction_ops()},
-          {"Shapes and views", shape_ops()},
-          {"Sliding windows", window_ops()},
-          {"Indexing", indexing_ops()},
-          {"Writing to places", scatter_ops()},
-          {"Bits", bit_ops()},
-          {"Recurrent layers", recurrent_ops()},
-          {"Sparse matrices along a dim", line_ops()},
-          {"Windows of planes", plane_ops()},
-          {"Images at points", sample_ops()},
-          {"Products", matmul_ops()},
-          {"Products whose epilogue is text, on GPUs", fused_gemm_ops()},
-          {"Convolution", conv_ops()},
-          {"Convolution with what is behind it", conv_act_ops()},
-          {"Norms and softmax", norm_ops()},
-          {"Batch norm", batch_norm_ops()},
-          {"Losses", loss_ops()},
-          {"Attention", attention_ops()},
-          {"Random numbers", random_ops()},
-          {"Optimizers", optim_ops()},
-          {"Devices", transfer_ops()},
-          {"Constant inputs", pack_ops()},
-          {"Functions of elements", map_graph_ops()},
-          {"Functions of a program", function_ops()}};
+  std::vector<Family> all{{"Creation", creation_ops()},
+                          {"Elementwise", elementwise_ops()},
+                          {"Reductions", reduction_ops()},
+                          {"Shapes and views", shape_ops()},
+                          {"Sliding windows", window_ops()},
+                          {"Indexing", indexing_ops()},
+                          {"Writing to places", scatter_ops()},
+                          {"Bits", bit_ops()},
+                          {"Recurrent layers", recurrent_ops()},
+                          {"Sparse matrices along a dim", line_ops()},
+                          {"Windows of planes", plane_ops()},
+                          {"Images at points", sample_ops()},
+                          {"Products", matmul_ops()},
+                          {"Products whose epilogue is text, on GPUs", fused_gemm_ops()},
+                          {"Convolution", conv_ops()},
+                          {"Convolution with what is behind it", conv_act_ops()},
+                          {"Norms and softmax", norm_ops()},
+                          {"Batch norm", batch_norm_ops()},
+                          {"Losses", loss_ops()},
+                          {"Attention", attention_ops()},
+                          {"Random numbers", random_ops()},
+                          {"Optimizers", optim_ops()},
+                          {"Devices", transfer_ops()},
+                          {"Constant inputs", pack_ops()},
+                          {"Functions of elements", map_graph_ops()},
+                          {"Functions of a program", function_ops()}};
+  for (const Family& added : added_families()) all.push_back(added);
+  return all;
 }
 
 }  // namespace

@@ -296,7 +296,7 @@ TEST_P(Collectives, RefuseWhatCannotBe) {
     EXPECT_EQ(message_of([&] { send(ones({3}), world.rank(), world); }), "send: a rank does not send to itself");
     EXPECT_EQ(message_of([&] { all_reduce(ones({3}).set_requires_grad(), world, Max); }),
               "all_reduce: max has no gradient");
-    EXPECT_EQ(message_of([&] { all_reduce(Tensor(), world); }), "the tensor is undefined");
+    EXPECT_EQ(message_of([&] { all_reduce(Tensor(), world); }), "all_reduce: input 0 is undefined");
   });
 }
 

@@ -141,6 +141,33 @@ TEST(DataParallel, AccumulatesWithoutTheOthers) {
   });
 }
 
+// Neither gathered into buckets nor copied back: what backward made is what the optimizer reads.
+TEST(DataParallel, SumsGradientsWhereTheyLie) {
+  for (const char* engine : {"neighbours", "tcp"})
+    for (const DataParallelOptions& way : kWays) {
+      if (way.gradient_dtype) continue;
+      run_ranks(2,
+                [&](const World& world) {
+                  Model model(3);
+                  const Tensors parameters{model.first->weight, model.second->weight, model.second->bias};
+                  std::vector<const void*> made(3), before(3);
+                  for (size_t i = 0; i < 3; ++i)
+                    on_gradient_ready(parameters[i], [&, i](const Tensor& p) { made[i] = p.grad().data_ptr(); });
+                  DataParallel parallel(model, world, way);
+                  for (int step = 0; step < 4; ++step) {  // the last ones add to the gradients that are there
+                    if (step < 2) model.zero_grad();
+                    sum(model(batch(4, 5, static_cast<uint64_t>(world.rank())))).backward();
+                    for (size_t i = 0; i < 3; ++i) {
+                      EXPECT_EQ(parameters[i].grad().data_ptr(), made[i]) << engine << " in step " << step;
+                      EXPECT_TRUE(step < 3 || made[i] == before[i]);
+                      before[i] = made[i];
+                    }
+                  }
+                },
+                {.engine = engine});
+    }
+}
+
 TEST(DataParallel, AFailedBackwardIsForgotten) {
   for (const DataParallelOptions& way : kWays)
     run_ranks(2, [&](const World& world) {

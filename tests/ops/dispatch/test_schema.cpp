@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "cases/cases.h"
+#include "dist/collective_ops.h"
 #include "gtest/gtest.h"
 #include "ops/op_table.h"
 #include "ops/ops_check.h"
@@ -66,6 +67,7 @@ TEST(Schema, SignaturesShowKindsAndDefaults) {
 }
 
 TEST(Schema, ThePageOfOperatorsIsMadeOfIt) {
+  dist::collective_ops();
   std::ifstream file(TESSERA_SOURCE_DIR "/docs/operators.md");
   std::stringstream text;
   text << file.rdbuf();
