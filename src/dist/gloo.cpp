@@ -13,8 +13,10 @@
 namespace tessera::dist {
 namespace {
 
-constexpr int kTurn = 20;    // milliseconds for one message while another may fail
-constexpr int kLast = 1000;  // for one of a rank that has ended
+// For one message while another may be done or fail: milliseconds, as many as the wait has taken so far.
+constexpr int64_t kLeastTurn = 1, kMostTurn = 20;
+// In which the last message of a rank that has ended comes, or its connection ends: nanoseconds.
+constexpr int64_t kLast = 30'000'000'000;
 
 struct GlooLibrary {
   const GlooFunctions* functions = nullptr;
@@ -50,7 +52,7 @@ std::string Gloo::why_not() { return gloo_library().why_not; }
 
 Gloo::Gloo(std::shared_ptr<Control> control, std::shared_ptr<Mesh> mesh, uint64_t group, std::vector<int> members,
            int rank)
-    : Messages(std::move(control), group, std::move(members), rank) {
+    : Messages(std::move(control), group, std::move(members), rank), left_(members_.size()) {
   looks_ = 0;  // what has come shows to those who wait for it alone
   try {
     connect_pairs(std::move(mesh), group);
@@ -130,21 +132,24 @@ bool Gloo::is_done(void* message) {
 void Gloo::drop(void* message) { delete static_cast<Packed*>(message); }
 
 // For one of them, by turns: what another rank calls instead of this shows in its message alone. What a rank that has
-// ended had sent before may be on its way yet.
-int Gloo::rest(std::span<void* const> messages, int other, int64_t) {
+// ended had sent before may be on its way yet: it comes, or the connection ends.
+int Gloo::rest(std::span<void* const> messages, int other, int64_t began) {
   if (messages.empty()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return other;
   }
-  auto* const packed = static_cast<Packed*>(messages[turn_ % messages.size()]);
-  const auto waited_for = [&](int milliseconds) { return gloo().wait(packed->message, milliseconds); };
-  GlooFunctions::Waited waited = waited_for(kTurn);
-  if (waited == GlooFunctions::NotYet && control_->place(rank_of(packed->peer)).has_left) waited = waited_for(kLast);
-  packed->is_done = waited == GlooFunctions::Done;
-  if (waited == GlooFunctions::Lost) lost(packed->peer, gloo().error());
-  if (packed->is_done) return -1;
-  ++turn_;
-  return packed->peer;
+  auto& packed = *static_cast<Packed*>(messages[turn_++ % messages.size()]);
+  const int64_t turn = std::clamp((now_ns() - began) / 1'000'000, kLeastTurn, kMostTurn);
+  const GlooFunctions::Waited waited = gloo().wait(packed.message, static_cast<int>(turn));
+  if (waited == GlooFunctions::Lost) lost(packed.peer, gloo().error());
+  if (packed.is_done = waited == GlooFunctions::Done; packed.is_done) return -1;
+  if (!control_->place(rank_of(packed.peer)).has_left) return packed.peer;
+  std::atomic<int64_t>& left = left_[static_cast<size_t>(packed.peer)];
+  int64_t never = 0;
+  left.compare_exchange_strong(never, now_ns());
+  if (now_ns() - left > kLast) return packed.peer;
+  control_->check();
+  return -1;
 }
 
 }  // namespace tessera::dist

@@ -30,7 +30,8 @@ class Gloo final : public Messages {
   void connect_pairs(std::shared_ptr<Mesh> mesh, uint64_t group);
 
   void* context_ = nullptr;
-  std::atomic<size_t> turn_{0};  // of the message to wait for
+  std::atomic<size_t> turn_{0};             // of the message to wait for
+  std::vector<std::atomic<int64_t>> left_;  // when each rank was first seen to have ended; 0: not yet
 };
 
 }  // namespace tessera::dist

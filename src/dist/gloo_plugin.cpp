@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <exception>
 #include <map>
@@ -22,9 +23,8 @@ using tessera::dist::GlooFunctions;
 using Clock = std::chrono::steady_clock;
 using gloo::transport::UnboundBuffer;
 
-constexpr auto kConnect = std::chrono::seconds(20);      // in which the other side of a pair comes
-constexpr auto kForever = std::chrono::hours(24 * 365);  // a wait of Gloo that times out would close all pairs
-constexpr auto kTick = std::chrono::milliseconds(10);
+constexpr auto kConnect = std::chrono::seconds(20);  // in which the other side of a pair comes
+constexpr auto kForever = std::chrono::hours(24 * 365);
 
 thread_local std::string what;
 
@@ -54,7 +54,7 @@ struct Message {
   bool is_out;
 };
 
-/// Ends waits whose time is over.
+/// Ends waits whose time is over: Gloo's own limit would close all pairs.
 class Alarm {
  public:
   static Alarm& get() {
@@ -64,6 +64,7 @@ class Alarm {
   void set(const Message* message, Clock::time_point end) {
     const std::lock_guard lock(mutex_);
     waits_.emplace_back(message, end);
+    changed_.notify_one();
   }
   void unset(const Message* message) {
     const std::lock_guard lock(mutex_);
@@ -75,13 +76,22 @@ class Alarm {
     without_signals([this] { std::thread([this] { work(); }).detach(); });
   }
   void work() {
-    for (;; std::this_thread::sleep_for(kTick)) {
-      const std::lock_guard lock(mutex_);
-      for (const auto& [message, end] : waits_)
-        if (Clock::now() >= end) message->is_out ? message->buffer->abortWaitSend() : message->buffer->abortWaitRecv();
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      const auto first = std::min_element(waits_.begin(), waits_.end(),
+                                          [](const auto& a, const auto& b) { return a.second < b.second; });
+      if (first == waits_.end()) {
+        changed_.wait(lock);
+      } else if (first->second > Clock::now()) {
+        changed_.wait_until(lock, Clock::time_point(first->second));
+      } else {
+        first->first->is_out ? first->first->buffer->abortWaitSend() : first->first->buffer->abortWaitRecv();
+        waits_.erase(first);
+      }
     }
   }
   std::mutex mutex_;
+  std::condition_variable changed_;
   std::vector<std::pair<const Message*, Clock::time_point>> waits_;
 };
 
