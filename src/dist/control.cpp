@@ -99,6 +99,12 @@ Control::Waiting::~Waiting() {
 
 void Control::look(int64_t began, int self, int other) {
   check();
+  const uint8_t mine = place(self).engine, theirs = place(other).engine;
+  if (mine != 0 && theirs != 0 && mine != theirs) {
+    abort(fmt::format("dist: rank {} has the engine {}, and rank {} the engine {}", self, engine_name(mine), other,
+                      engine_name(theirs)));
+    check();
+  }
   const bool has_left = place(other).has_left != 0;
   if (!has_left && static_cast<double>(now_ns() - began) * 1e-9 < timeout) return;
   abort(has_left ? fmt::format("rank {} has ended, and rank {} waits for it", other, self)

@@ -29,6 +29,7 @@ struct alignas(64) Place {
   std::atomic<uint8_t> phase;      ///< of training: a Phase
   std::atomic<uint8_t> has_left;   ///< it is done, and nobody need wait for it
   std::atomic<uint8_t> process;    ///< of another host: a letter of /proc/PID/stat
+  std::atomic<uint8_t> engine;     ///< of tensors of the host, as engine_name() knows it; 0: not yet
   std::atomic<uint16_t> port;      ///< at which it takes streams; 0: not yet
   HostAddress address;             ///< written before the port
   /// Nanoseconds that others have waited for it, as the last to come, by its phase.

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tessera/dist.h"
 
@@ -71,6 +72,11 @@ class Engine {
   virtual void send(const char* data, int64_t bytes, int to) = 0;
   virtual void recv(char* data, int64_t bytes, int from) = 0;
 };
+
+/// What each of `size` ranks says.
+std::vector<int64_t> numbers_of_ranks(Engine& host, int size, int64_t mine);
+/// Of the list of engines, counted from 1.
+std::string_view engine_name(int number);
 
 /// out[i] = parts[0][i] combined with parts[1][i] ..., along a tree: neighbours pair at each level, an odd last one
 /// passes up. Halves are added in f32 and rounded once. `out` may be one of the parts.

@@ -1,6 +1,5 @@
 // Which engine moves a group's tensors, in an ordered list with reasons, and which GPU is whose.
 #include <algorithm>
-#include <cstdlib>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -68,9 +67,22 @@ const HostEngine& chosen(const State& group) {
 
 }  // namespace
 
+std::vector<int64_t> numbers_of_ranks(Engine& host, int size, int64_t mine) {
+  std::vector<int64_t> all(static_cast<size_t>(size));
+  const Call call{.kind = Call::Kind::AllGather, .dtype = Int64, .count = 1, .dims = 1, .shape = {1}};
+  host.all_gather(call, reinterpret_cast<const char*>(&mine), reinterpret_cast<char*>(all.data()));
+  return all;
+}
+
+std::string_view engine_name(int number) {
+  return number > 0 && number <= static_cast<int>(std::size(kHostEngines)) ? kHostEngines[number - 1].name : "another";
+}
+
 bool Group::State::share_memory() const { return chosen(*this).name == std::string_view("neighbours"); }
 
 void Group::State::make_engine(uint64_t place) { engine = chosen(*this).make(*this, place); }
+
+uint8_t Group::State::engine_number() const { return static_cast<uint8_t>(&chosen(*this) - kHostEngines + 1); }
 
 std::string explain_engines(const Group& group, Device device) {
   const Group::State& state = group.state();
@@ -106,11 +118,17 @@ Engine* Group::State::engine_on(Device device, bool of_all) {
   if (found != on_devices.end()) return found->engine.get();
   if (!of_all) return nullptr;
   OnDevice made{device, {}, {}};
-  const char* const text = std::getenv("TESSERA_GPU_ENGINE");
-  const std::string_view chosen = text ? text : "";
+  const std::string_view chosen = asked_gpu_engine;
   const std::string_view library = device.type == DeviceType::HIP ? "rccl" : "nccl";
   if (!chosen.empty() && chosen != "host" && chosen != library)
     throw Error(fmt::format("dist: TESSERA_GPU_ENGINE={} is neither host nor {}", chosen, library));
+  const std::vector<int64_t> asked = numbers_of_ranks(*engine, size(), chosen.empty() ? 0 : chosen == "host" ? 1 : 2);
+  for (int r = 1; r < size(); ++r)
+    if (const auto at = static_cast<size_t>(r); asked[at] != asked[0]) {
+      const std::string_view names[] = {"nothing", "host", library};
+      throw Error(fmt::format("dist: TESSERA_GPU_ENGINE asks for {} on rank {}, and for {} on rank {}", names[asked[0]],
+                              members[0], names[asked[at]], members[at]));
+    }
   if (chosen == "host") made.why_not = "TESSERA_GPU_ENGINE=host";
   else made.engine = Nccl::create(control, members, rank, *engine, device, made.why_not);
   if (!made.engine && chosen == library)

@@ -118,11 +118,14 @@ std::shared_ptr<Group::State> make_world(std::shared_ptr<Control> control, int r
   state->local_rank = rank - control->hosts().first;
   const char* const asked = std::getenv("TESSERA_ENGINE");
   state->asked_engine = options.engine.empty() && asked ? asked : options.engine;
+  const char* const asked_gpu = std::getenv("TESSERA_GPU_ENGINE");
+  state->asked_gpu_engine = asked_gpu ? asked_gpu : "";
   control->timeout = options.timeout > 0 ? options.timeout : timeout_of_variable();
   control->place(rank).pid = static_cast<int32_t>(getpid());
   state->control = std::move(control);
   if (state->size() == 1 && !options.even_alone) return state;
   const bool shares = state->share_memory();
+  state->control->place(rank).engine = state->engine_number();
   if (!shares) state->mesh = std::make_shared<Mesh>(state->control, rank);
   state->make_engine(shares ? state->control->world() : 0);
   return state;
@@ -194,6 +197,7 @@ Group Group::split(int color) const {
   state->control = state_->control;
   state->mesh = state_->mesh;
   state->asked_engine = state_->asked_engine;
+  state->asked_gpu_engine = state_->asked_gpu_engine;
   const bool is_first = first == rank() && state->size() > 1;
   const std::vector<int64_t> places = of_all(is_first ? static_cast<int64_t>(place_of_engine(*state)) : 0);
   if (state->size() > 1) state->make_engine(static_cast<uint64_t>(places[first]));

@@ -18,6 +18,7 @@ struct Group::State {
   int rank = 0;
   int local_rank = 0;
   std::string asked_engine;        ///< by its name; empty: the first one that can
+  std::string asked_gpu_engine;    ///< "host", "nccl" or "rccl"; empty: the first one that can
   std::shared_ptr<Mesh> mesh;      ///< null where all ranks of the run share memory
   std::unique_ptr<Engine> engine;  ///< of tensors of the host; null where the group has one rank, but for even_alone
   /// What moves tensors from device to device, or why nothing does and their bytes go through the host.
@@ -39,6 +40,8 @@ struct Group::State {
   bool share_memory() const;
   /// `place`: a number that the first rank of the group told the others.
   void make_engine(uint64_t place);
+  /// That of the host which make_engine makes. Throws Error likewise.
+  uint8_t engine_number() const;
   /// Runs it in the group's thread, behind what was given to it before.
   void later(std::function<void()> task);
 

@@ -150,7 +150,7 @@ class Hub::Thread {
     m.ranks.clear();
     for (const RankState& r : state.ranks)
       if (r.rank >= m.first && r.rank < m.first + m.hello.procs)
-        m.ranks.push_back({r.rank, m.address, r.port, r.phase, r.has_left});
+        m.ranks.push_back({r.rank, m.address, r.port, r.phase, r.has_left, r.engine});
     if (&m != &members_[0]) tell(members_[0], state);  // its launcher looks after the waiting
     if (!state.aborted.empty()) abort(state.aborted, &m);
   }

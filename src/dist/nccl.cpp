@@ -56,14 +56,6 @@ int64_t card_of(Device device) {
   return static_cast<int64_t>(std::hash<std::string>()(text) >> 2) << 1;
 }
 
-/// Of one number of each rank.
-std::vector<int64_t> told(Engine& host, int size, int64_t mine) {
-  std::vector<int64_t> all(static_cast<size_t>(size));
-  const Call call{.kind = Call::Kind::AllGather, .dtype = Int64, .count = 1, .dims = 1, .shape = {1}};
-  host.all_gather(call, reinterpret_cast<const char*>(&mine), reinterpret_cast<char*>(all.data()));
-  return all;
-}
-
 /// One rank's text for all.
 std::string told(Engine& host, std::string text, int root) {
   text.resize(256);
@@ -79,7 +71,7 @@ std::unique_ptr<Nccl> Nccl::create(std::shared_ptr<Control> control, std::vector
   const int size = static_cast<int>(members.size());
   // Whether each rank can, by turns the first that cannot says why.
   const auto all_can = [&](const std::string& problem) {
-    const std::vector<int64_t> fails = told(host, size, !problem.empty());
+    const std::vector<int64_t> fails = numbers_of_ranks(host, size, !problem.empty());
     const auto first = std::find(fails.begin(), fails.end(), 1);
     if (first == fails.end()) return true;
     const int root = static_cast<int>(first - fails.begin());
@@ -99,7 +91,7 @@ std::unique_ptr<Nccl> Nccl::create(std::shared_ptr<Control> control, std::vector
 
   std::unique_ptr<Nccl> engine;
   if (!all_can(failure_of([&] { engine.reset(new Nccl(std::move(control), members, rank, device)); }))) return {};
-  const std::vector<int64_t> cards = told(host, size, card_of(device));
+  const std::vector<int64_t> cards = numbers_of_ranks(host, size, card_of(device));
   for (int r = 0; r < size; ++r)
     if (const auto other = std::find(cards.begin() + r + 1, cards.end(), cards[static_cast<size_t>(r)]);
         other != cards.end()) {

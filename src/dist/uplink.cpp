@@ -218,6 +218,7 @@ class Uplink::Thread {
       place.port.store(w.port, std::memory_order_release);
       place.phase.store(w.phase % kPhases, std::memory_order_relaxed);
       place.has_left = w.has_left;
+      place.engine = w.engine;
     }
   }
   // Of another host, for the launcher that names who is waited for.
@@ -284,7 +285,8 @@ class Uplink::Thread {
                            .kind = place.kind.load(std::memory_order_relaxed),
                            .phase = place.phase.load(std::memory_order_relaxed),
                            .has_left = place.has_left.load(),
-                           .process = static_cast<uint8_t>(pid > 0 ? letter_of_process(pid) : 'X')});
+                           .process = static_cast<uint8_t>(pid > 0 ? letter_of_process(pid) : 'X'),
+                           .engine = place.engine.load()});
     }
     if (hosts.first > 0)  // the first host keeps the account
       for (int r = 0; r < control_->ranks(); ++r)

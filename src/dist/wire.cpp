@@ -13,7 +13,7 @@
 namespace tessera::dist {
 namespace {
 
-constexpr uint64_t kWireVersion = 2;
+constexpr uint64_t kWireVersion = 3;
 
 /// Appends values, the lowest byte first.
 class Writer {
@@ -90,13 +90,13 @@ void fields(auto& io, Is<Hello> auto& m) {
 void fields(auto& io, Is<Welcome> auto& m) { io(m.proof); }
 void fields(auto& io, Is<Refused> auto& m) { io(m.why); }
 void fields(auto& io, Is<RankState> auto& m) {
-  io(m.rank, m.waits_for, m.waited_ns, m.step, m.calls, m.port, m.kind, m.phase, m.has_left, m.process);
+  io(m.rank, m.waits_for, m.waited_ns, m.step, m.calls, m.port, m.kind, m.phase, m.has_left, m.process, m.engine);
 }
 void fields(auto& io, Is<Charge> auto& m) { io(m.rank, m.phase, m.ns); }
 void fields(auto& io, Is<HostState> auto& m) { io(m.generation, m.aborted, m.ranks, m.charges); }
 void fields(auto& io, Is<Ended> auto& m) { io(m.generation, m.code, m.procs, m.was_interrupted); }
 void fields(auto& io, Is<Begin> auto& m) { io(m.generation, m.ranks, m.first, m.procs); }
-void fields(auto& io, Is<Whereabouts> auto& m) { io(m.rank, m.address, m.port, m.phase, m.has_left); }
+void fields(auto& io, Is<Whereabouts> auto& m) { io(m.rank, m.address, m.port, m.phase, m.has_left, m.engine); }
 void fields(auto& io, Is<Table> auto& m) { io(m.generation, m.ranks); }
 void fields(auto& io, Is<Abort> auto& m) { io(m.generation, m.reason); }
 void fields(auto& io, Is<Interrupt> auto& m) { io(m.signal); }

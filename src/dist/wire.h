@@ -51,7 +51,7 @@ struct RankState {
   int64_t waited_ns = 0, step = 0;
   uint64_t calls = 0;
   uint16_t port = 0;
-  uint8_t kind = 0, phase = 0, has_left = 0, process = 0;
+  uint8_t kind = 0, phase = 0, has_left = 0, process = 0, engine = 0;
 };
 /// Time that ranks of a host have waited for another one since it was last said.
 struct Charge {
@@ -83,7 +83,7 @@ struct Whereabouts {
   int32_t rank = 0;
   HostAddress address{};
   uint16_t port = 0;
-  uint8_t phase = 0, has_left = 0;
+  uint8_t phase = 0, has_left = 0, engine = 0;
   bool operator==(const Whereabouts&) const = default;
 };
 /// What has changed of others, some times a second; also a sign of life.
