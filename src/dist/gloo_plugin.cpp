@@ -23,7 +23,7 @@ using tessera::dist::GlooFunctions;
 using Clock = std::chrono::steady_clock;
 using gloo::transport::UnboundBuffer;
 
-constexpr auto kConnect = std::chrono::seconds(20);  // in which the other side of a pair comes
+constexpr auto kConnect = std::chrono::seconds(120);  // in which the other side of a pair comes
 constexpr auto kForever = std::chrono::hours(24 * 365);
 
 thread_local std::string what;

@@ -8,6 +8,7 @@ namespace tessera::dist {
 namespace {
 
 constexpr double kReach = 30;  // seconds in which a rank that is there must be reached
+constexpr int kAttempts = 5;
 
 }  // namespace
 
@@ -54,14 +55,21 @@ Socket Mesh::open(int to, uint64_t group, Purpose purpose) {
   hello.group = group;
   hello.from = rank_;
   hello.purpose = static_cast<uint8_t>(purpose);
-  try {
-    return knock(place.address, place.port, control_->hosts().key, hello, kReach).release();
-  } catch (const Error& e) {
-    control_->check();
-    control_->abort(fmt::format("rank {} does not reach rank {}: {}", rank_, to, e.what()));
-    control_->check();
-    throw;
-  }
+  for (int attempt = 1;; ++attempt) try {
+      return knock(place.address, place.port, control_->hosts().key, hello, kReach).release();
+    } catch (const ConnectionClosed& e) {
+      if (attempt == kAttempts) not_reached(to, e);
+      control_->look(began, rank_, to);  // who was slow to say who it is was taken for a stranger
+    } catch (const Error& e) {
+      not_reached(to, e);
+    }
+}
+
+void Mesh::not_reached(int rank, const Error& e) const {
+  control_->check();
+  control_->abort(fmt::format("rank {} does not reach rank {}: {}", rank_, rank, e.what()));
+  control_->check();
+  throw e;
 }
 
 Socket Mesh::take(int from, uint64_t group, Purpose purpose) {

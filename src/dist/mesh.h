@@ -32,6 +32,7 @@ class Mesh {
  private:
   using Name = std::tuple<uint64_t, int, Purpose>;  // group, from, purpose
   void work();
+  [[noreturn]] void not_reached(int rank, const Error& e) const;
 
   std::shared_ptr<Control> control_;
   int rank_;

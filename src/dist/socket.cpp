@@ -208,13 +208,19 @@ std::thread thread_without_signals(std::function<void()> work) {
   return out;
 }
 
+// As errno says why.
+[[noreturn]] static void refuse_message(const char* what) {
+  const std::string why = fmt::format("dist: a message {}: {}", what, std::strerror(errno));
+  if (errno == EPIPE || errno == ECONNRESET) throw ConnectionClosed(why);
+  throw Error(why);
+}
+
 void Channel::send(const Message& message) const {
   const std::string bytes = encode(message);
   for (size_t at = 0; at < bytes.size();) {
     const ssize_t n = ::send(fd(), bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
     if (n > 0) at += static_cast<size_t>(n);
-    else if (errno != EINTR && (errno != EAGAIN || !wait_for(fd(), POLLOUT, kTaking)))
-      throw Error(fmt::format("dist: a message was not taken: {}", std::strerror(errno)));
+    else if (errno != EINTR && (errno != EAGAIN || !wait_for(fd(), POLLOUT, kTaking))) refuse_message("was not taken");
   }
 }
 
@@ -234,9 +240,8 @@ Message Channel::wait(double seconds) const {
     for (size_t at = 0; at < bytes;) {
       const ssize_t n = ::recv(fd(), out + at, bytes - at, 0);
       if (n > 0) at += static_cast<size_t>(n);
-      else if (n == 0) throw Error("dist: the connection was closed");
-      else if (errno != EAGAIN && errno != EINTR)
-        throw Error(fmt::format("dist: the connection was lost: {}", std::strerror(errno)));
+      else if (n == 0) throw ConnectionClosed("dist: the connection was closed");
+      else if (errno != EAGAIN && errno != EINTR) refuse_message("did not come");
       else if (!wait_for(fd(), POLLIN, until - clock_s()) && clock_s() >= until)
         throw Error(fmt::format("dist: no answer within {:g} s", seconds));
     }

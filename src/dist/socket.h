@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/error.h"
+
 #include "dist/wire.h"
 
 namespace tessera::dist {
@@ -65,19 +67,25 @@ class Bell {
 /// Signals are for other threads.
 std::thread thread_without_signals(std::function<void()> work);
 
+/// The other side has closed the connection.
+struct ConnectionClosed : Error {
+  using Error::Error;
+};
+
 /// Messages over a socket.
 class Channel {
  public:
   explicit Channel(Socket socket) : socket_(std::move(socket)) {}
   int fd() const { return socket_.fd(); }
   const Socket& socket() const { return socket_; }
-  /// Throws Error where the other does not take it.
+  /// Throws Error where the other does not take it, and ConnectionClosed.
   void send(const Message& message) const;
   /// Takes what has come; false: the other has closed.
   bool receive();
   /// The next that has come. Throws Error at bytes that are no message.
   std::optional<Message> next() { return stream_.next(); }
-  /// The next one and no byte behind it, which nothing was taken of before. Throws Error after so many seconds.
+  /// The next one and no byte behind it, which nothing was taken of before. Throws Error after so many seconds, and
+  /// ConnectionClosed.
   Message wait(double seconds) const;
   /// Becomes a stream of bytes.
   Socket release() { return std::move(socket_); }

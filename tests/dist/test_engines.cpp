@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "dist/group.h"
+#include "dist/mesh.h"
 #include "tessera/dist.h"
 #include "tessera/ops.h"
 
@@ -76,6 +77,41 @@ TEST(Engines, TheVariableIsThatOfTheWorld) {
       },
       Error);
   unsetenv("TESSERA_GPU_ENGINE");
+}
+
+// A rank that was stopped or starved for seconds may be taken for a stranger and be forgotten. It comes again.
+TEST(Mesh, ComesAgainWhereItWasForgotten) {
+  for (const int forgotten : {0, 2, 100}) {
+    const std::shared_ptr<Control> control = create_run(2);
+    Socket listener = Socket::listen(0);
+    control->place(1).address = kThisHost;
+    control->place(1).port = static_cast<uint16_t>(listener.port());
+    std::atomic<bool> is_over{false};
+    std::thread other([&] {
+      for (int i = 0; i < forgotten && !is_over;) {
+        wait_readable({listener.fd()}, 1);
+        if (Socket came = listener.accept()) ++i;  // and is closed
+      }
+      Door door(std::move(listener), control->hosts().key);
+      std::vector<Channel> kept;
+      while (!is_over) {
+        std::vector<int> fds;
+        door.add_to(fds);
+        wait_readable(fds, 0.1);
+        door.step([](const Hello&) {}, [&](Channel&& channel, const Hello&) { kept.push_back(std::move(channel)); });
+      }
+    });
+    std::string error = "no error";
+    try {
+      Mesh mesh(control, 0);
+      EXPECT_TRUE(mesh.open(1, 1, Purpose::Collectives));
+    } catch (const Error& e) {
+      error = e.what();
+    }
+    is_over = true;
+    other.join();
+    EXPECT_EQ(error.substr(0, 36), forgotten < 5 ? "no error" : "rank 0 does not reach rank 1: dist: ");
+  }
 }
 
 }  // namespace
