@@ -1,5 +1,8 @@
 #include "remote_choice.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <charconv>
 
 namespace tessera::app {
@@ -21,11 +24,17 @@ void RemoteChoice::add_to(Command app, const std::string& before) {
   app.option(prefix + "deadline", options.deadline, "of an address: seconds until a file must be there")
       .range(0.001, 1e6)
       .with_default();
+  app.option(prefix + "stall", options.stall, "of an address: seconds of silence after which it is asked again")
+      .range(1.0, 1e6)
+      .with_default();
 }
 
 RemoteOptions RemoteChoice::settle() const {
   RemoteOptions out = options;
   out.cache_limit = parse_size(prefix + "cache-limit", limit);
+  out.on_wait = [](const std::string& line) {
+    fmt::print(stderr, "{}note: {}\n", isatty(STDERR_FILENO) ? "\r\033[K" : "", line);  // in place of a bar
+  };
   return out;
 }
 

@@ -6,6 +6,7 @@
 // or S3_ENDPOINT_URL for stores other than Amazon's.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -17,8 +18,10 @@ struct RemoteOptions {
   /// Bytes of all shards in that folder, whoever keeps them; those used last stay. At least one shard must fit.
   int64_t cache_limit = int64_t{64} << 30;
   int attempts = 5;       ///< of a file, which begin 0.5 s, 1 s, 2 s, ... after one another; 1: none is repeated
-  double stall = 30;      ///< seconds without a byte that end an attempt
+  double stall = 10;      ///< seconds without a byte that end an attempt
   double deadline = 300;  ///< seconds until a file must be there, attempts and waits for other processes together
+  /// Called after an attempt that failed before another one, in the thread that waits: "waiting for ADDRESS: why, ...".
+  std::function<void(const std::string& line)> on_wait = {};
 };
 
 /// Whether the path names another machine.

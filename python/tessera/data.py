@@ -123,7 +123,7 @@ class MdsReader(_Samples):
 
     def __init__(self, folder: PathLike, *, check_hashes: bool = True, memory_limit: int | str = "1gb",
                  cache: PathLike | None = None, cache_limit: int | str = "64gb", download_retry: int = 4,
-                 download_stall: float = 30, download_timeout: float = 300) -> None:
+                 download_stall: float = 10, download_timeout: float = 300) -> None:
         remote = _remote(cache, cache_limit, download_retry, download_stall, download_timeout)
         self._held = _C._data.MdsReader(str(folder), check_hashes, _bytes_of(memory_limit), remote)
         self._decoders = [(name, _decoder(encoding)) for name, encoding in self._held.columns]
@@ -153,7 +153,7 @@ class StreamingDataset(_Samples):
                  num_canonical_nodes: int | None = None, epoch_size: int | None = None, sampling_method: str = "balanced",
                  sampling_granularity: int = 1, predownload: int | None = None, rank: int = 0, ranks_per_node: int = 1,
                  nodes: int = 1, check_hashes: bool = True, memory_limit: int | str = "1gb", cache: PathLike | None = None,
-                 cache_limit: int | str = "64gb", download_retry: int = 4, download_stall: float = 30,
+                 cache_limit: int | str = "64gb", download_retry: int = 4, download_stall: float = 10,
                  download_timeout: float = 300) -> None:
         if sampling_method not in ("balanced", "fixed"):
             raise _C.Error(f"streaming: sampling_method {sampling_method!r} is neither balanced nor fixed")

@@ -20,6 +20,8 @@ constexpr size_t kErrorBody = 1 << 12, kCurlErrorText = 256;
 constexpr const char*
     kNothingHashed =  // SHA-256 of no bytes, those of a request: old versions do not say it themselves
     "x-amz-content-sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+thread_local const DownloadsEnd* innermost = nullptr;
+
 constexpr double kFirstPause = 0.5, kLongestPause = 8, kRounding = 0.01;  // seconds
 
 /// An open connection, kept for the next file.
@@ -190,9 +192,15 @@ Patience::Patience(const RemoteOptions& options, const std::atomic<bool>* stop_f
       stall(options.stall),
       deadline(options.deadline),
       until(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(deadline))),
-      stop(stop_flag) {}
+      stop(stop_flag),
+      on_wait(options.on_wait) {}
+
+DownloadsEnd::DownloadsEnd(std::function<bool()> over) : over_(std::move(over)), outer_(innermost) { innermost = this; }
+DownloadsEnd::~DownloadsEnd() { innermost = outer_; }
+bool DownloadsEnd::is_now() const { return over_() || (outer_ && outer_->is_now()); }
 
 bool Patience::is_stopped() const {
+  if (innermost && innermost->is_now()) return true;
   if (!stop) check_interrupt();  // a background thread is stopped by its owner instead
   return stop && *stop;
 }
@@ -237,6 +245,9 @@ void download(const Store& store, const std::string& file, const Patience& patie
           fmt::format("{}: {}; not there after {} s and attempt {}", name, why, patience.deadline, attempt));
     if (attempt >= patience.attempts)
       throw FileError(fmt::format("{}: {}{}", name, why, attempt > 1 ? fmt::format(", in attempt {}", attempt) : ""));
+    if (patience.on_wait)
+      patience.on_wait(
+          fmt::format("waiting for {}: {}; attempt {} of {} follows", name, why, attempt + 1, patience.attempts));
     patience.wait(before);
     pause = std::min(2 * pause, kLongestPause);
   }

@@ -2,6 +2,7 @@
 #pragma once
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -19,12 +20,27 @@ struct Patience {
   double stall, deadline;  // seconds
   Clock::time_point until;
   const std::atomic<bool>* stop;
+  std::function<void(const std::string& line)> on_wait;
 
   double left() const { return std::chrono::duration<double>(until - Clock::now()).count(); }
-  /// Throws what check_interrupt() throws.
+  /// Also where DownloadsEnd says so. Throws what check_interrupt() throws.
   bool is_stopped() const;
   /// Sleeps, but not beyond the end. False where that has come.
   bool wait(double seconds) const;
+};
+
+/// While it lives, downloads of this thread end with FileError once `over` says so.
+class DownloadsEnd {
+ public:
+  explicit DownloadsEnd(std::function<bool()> over);
+  ~DownloadsEnd();
+  DownloadsEnd(const DownloadsEnd&) = delete;
+
+ private:
+  friend struct Patience;
+  bool is_now() const;
+  std::function<bool()> over_;
+  const DownloadsEnd* outer_;
 };
 
 /// Takes a file as it comes. A FileError of take() or finish() says that it came damaged: it is asked for once more.

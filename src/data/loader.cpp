@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -9,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "data/download.h"
 #include "tessera/data.h"
 #include "tessera/stream.h"
 
@@ -121,7 +123,7 @@ struct DataLoader::State {
   std::deque<Item> ready;  // batches position, position + 1, ...
   int64_t position = 0;
   uint64_t seeks = 0;
-  bool stop = false;
+  std::atomic<bool> stop = false;
   std::thread thread;
 
   // Copies a batch to page-locked memory.
@@ -153,6 +155,7 @@ struct DataLoader::State {
   }
 
   void work() {
+    const DownloadsEnd end([this] { return stop.load(); });
     std::unique_lock lock(mutex);
     while (!stop) {
       if (ready.size() >= prefetch) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "data/download.h"
 #include "data/http_server.h"
 #include "data/store.h"
 #include "io/io_check.h"
@@ -317,6 +318,44 @@ TEST_F(Remote, DownloadsAhead) {
     EXPECT_EQ(server.asked(last), 1);
   }  // does not wait for the one that never comes
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(12));
+  kept();
+}
+
+TEST_F(Remote, SaysWhoIsWaitedFor) {
+  pack("");
+  HttpServer server([&](auto& path, int before) {
+    if (path == kSecond && before == 0) return HttpAnswer{.silent = true};
+    return path == kSecond && before == 1 ? HttpAnswer{500, "x"} : file(path);
+  });
+  MdsReaderOptions o = options();
+  std::vector<std::string> lines;
+  o.remote.on_wait = [&](const std::string& line) { lines.push_back(line); };
+  expect_all(MdsReader(server / "data", o));
+  const std::string name = "waiting for " + server / kSecond;
+  EXPECT_EQ(lines, (std::vector<std::string>{name + ": nothing came for 1 s; attempt 2 of 3 follows",
+                                             name + ": the server answers 500; attempt 3 of 3 follows"}));
+}
+
+TEST_F(Remote, EndsWhereNobodyWaitsAnyMore) {
+  pack("");
+  HttpServer server([&](auto& path, int) { return path == kSecond ? HttpAnswer{.silent = true} : file(path); });
+  MdsReaderOptions o = options();
+  o.remote.stall = 60;
+  o.remote.deadline = 60;
+  const MdsReader reader(server / "data", o);
+  const int64_t of_second = reader.shard_sizes()[0];
+  const auto begin = Clock::now();
+  {
+    const DownloadsEnd outer([&] { return Clock::now() - begin > std::chrono::milliseconds(200); });
+    const DownloadsEnd inner([] { return false; });
+    EXPECT_EQ(file_error([&] { reader.sample(of_second); }), server / kSecond + ": the download was ended");
+  }
+  EXPECT_EQ(std::get<Tensor>(reader.sample(0).at("n")).item<int64_t>(), 0);
+  {
+    DataLoader loader([&](int64_t) { return Tensors{std::get<Tensor>(reader.sample(of_second).at("n"))}; });
+    while (server.asked(kSecond) < 2) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }  // its thread waits for the shard, and is not waited for
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(20));
   kept();
 }
 
