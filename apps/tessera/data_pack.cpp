@@ -1,7 +1,9 @@
 // tessera data pack: texts, JSON lines, images and arrays become folders of MDS shards.
 #include "data_commands.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +12,7 @@
 #include <numeric>
 #include <optional>
 
+#include "data/download.h"
 #include "data/packed_bytes.h"
 #include "remote_choice.h"
 #include "tessera/data.h"
@@ -213,8 +216,53 @@ Source token_blocks(Tokens tokens, int64_t block, int64_t vocabulary) {
   return out;
 }
 
-// False if a signal came: then nothing is left of the folder.
-bool pack(const Source& source, const std::string& folder, const MdsWriterOptions& options) {
+// Where a folder is made until it is whole, beside its place. What a killed process has left there is replaced.
+class UnfinishedFolder {
+ public:
+  explicit UnfinishedFolder(const std::string& out) : out_(fs::path(out) / ""), path_(out_.parent_path()) {
+    out_ = path_;
+    path_ += ".packing";
+    std::error_code code;
+    if (!out_.parent_path().empty()) fs::create_directories(out_.parent_path(), code);
+    if (!code) fs::create_directory(path_, code);
+    if (code) throw UsageError(fmt::format("cannot make {}: {}", path_.string(), code.message()));
+    folder_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder_ < 0 || ::flock(folder_, LOCK_EX | LOCK_NB) != 0) {
+      if (folder_ >= 0) ::close(folder_);
+      throw UsageError(path_.string() + " is being written by another process");
+    }
+    for (const auto& entry : fs::recursive_directory_iterator(path_))
+      if (!entry.is_directory() && !is_of_a_pack(entry.path().filename().string())) {
+        ::close(folder_);
+        throw UsageError(fmt::format("{}: is not of a pack, and nothing is overwritten", entry.path().string()));
+      }
+    for (const auto& entry : fs::directory_iterator(path_)) fs::remove_all(entry.path());
+  }
+  ~UnfinishedFolder() {
+    std::error_code ignored;
+    if (!finished_) fs::remove_all(path_, ignored);
+    ::close(folder_);
+  }
+  UnfinishedFolder(const UnfinishedFolder&) = delete;
+  std::string path() const { return path_.string(); }
+  void finish() {
+    std::error_code code;
+    fs::rename(path_, out_, code);
+    if (code) throw FileError(fmt::format("cannot rename {} to {}: {}", path_.string(), out_.string(), code.message()));
+    finished_ = true;
+  }
+
+ private:
+  static bool is_of_a_pack(const std::string& file) {
+    return file.starts_with("shard.") || file.starts_with("index.json") || file.starts_with("vocabulary.txt");
+  }
+  fs::path out_, path_;
+  int folder_ = -1;
+  bool finished_ = false;
+};
+
+// False if a signal came.
+bool pack(const Source& source, const std::string& folder, const std::string& name, const MdsWriterOptions& options) {
   MdsWriter writer(folder, source.columns, options);
   const bool terminal = isatty(STDOUT_FILENO);
   MdsSample sample;
@@ -227,12 +275,12 @@ bool pack(const Source& source, const std::string& folder, const MdsWriterOption
     std::fflush(stdout);
   }
   writer.finish();
-  fmt::print("{}{}: {} samples in {} shards\n", terminal ? "\r\033[K" : "", folder, writer.samples(), writer.shards());
+  fmt::print("{}{}: {} samples in {} shards\n", terminal ? "\r\033[K" : "", name, writer.samples(), writer.shards());
   return true;
 }
 
 // Two folders, the last tenth of the text for validation, and the characters beside them.
-bool pack_tokens(const PackOptions& o, const MdsWriterOptions& options) {
+bool pack_tokens(const PackOptions& o, const std::string& folder, const MdsWriterOptions& options) {
   const std::string text = read_text(o.input);
   const CharTokenizer tokenizer(o.vocabulary.empty() ? text : read_text(o.vocabulary));
   std::optional<TextData> data;
@@ -244,25 +292,13 @@ bool pack_tokens(const PackOptions& o, const MdsWriterOptions& options) {
     throw FileError(o.input + ": " + e.what());
   }
   for (const auto& [name, tokens] : {std::pair{"train", data->train}, {"validation", data->validation}})
-    if (!pack(token_blocks(tokens, o.block, tokenizer.size()), o.out + "/" + name, options)) return false;
-  write_file(o.out + "/vocabulary.txt", tokenizer.vocabulary());
+    if (!pack(token_blocks(tokens, o.block, tokenizer.size()), folder + "/" + name, o.out + "/" + name, options))
+      return false;
+  write_file(folder + "/vocabulary.txt", tokenizer.vocabulary());
   return true;
 }
 
 // False after a signal. Whatever ends it, nothing is left of what is not whole.
-template <class Pack>
-bool pack_or_remove(const std::string& out, const Pack& pack) {
-  std::error_code ignored;
-  try {
-    if (pack()) return true;
-  } catch (...) {
-    fs::remove_all(out, ignored);
-    throw;
-  }
-  fs::remove_all(out, ignored);
-  return false;
-}
-
 bool pack_input(const PackOptions& o) {
   const MdsWriterOptions options = o.writer();
   std::error_code code;
@@ -273,13 +309,20 @@ bool pack_input(const PackOptions& o) {
   const bool lines = fs::path(o.input).extension() == ".jsonl";
   if (o.block > 0 && (lines || folder)) throw UsageError("--block is of a text");
   if (!o.vocabulary.empty() && o.block == 0) throw UsageError("--vocabulary is of --block");
-  return pack_or_remove(o.out, [&] {
-    if (o.block > 0) return pack_tokens(o, options);
-    if (remote || fs::exists(o.input + "/index.json"))
-      return pack(shards_of(o.input, o.remote.settle()), o.out, options);
-    if (folder) return pack(files_below(o.input), o.out, options);
-    return pack(lines ? json_lines(o.input) : text_lines(o.input), o.out, options);
-  });
+  const auto source = [&] {
+    if (remote || fs::exists(o.input + "/index.json")) return shards_of(o.input, o.remote.settle());
+    return folder ? files_below(o.input) : lines ? json_lines(o.input) : text_lines(o.input);
+  };
+  UnfinishedFolder out(o.out);
+  const DownloadsEnd end([] { return train::stop_requested().load(); });
+  try {
+    if (!(o.block > 0 ? pack_tokens(o, out.path(), options) : pack(source(), out.path(), o.out, options))) return false;
+  } catch (const FileError&) {
+    if (train::stop_requested()) return false;
+    throw;
+  }
+  out.finish();
+  return true;
 }
 
 }  // namespace

@@ -127,9 +127,69 @@ TEST(Data, AFullDiskLeavesNothing) {
     const Words words = Words{"data", "pack", folder / "a.txt", "--out", folder / "d", "--size-limit", "8k"} + how;
     const Finished finished = Running(words, /*file_limit=*/5000).finish();
     EXPECT_EQ(finished.code, 1);
-    EXPECT_EQ(finished.err.rfind("error: cannot write \"" + (folder / "d/"), 0), 0u) << finished.err;
+    EXPECT_EQ(finished.err.rfind("error: cannot write \"" + (folder / "d.packing/"), 0), 0u) << finished.err;
     EXPECT_FALSE(fs::exists(folder / "d"));
+    EXPECT_FALSE(fs::exists(folder / "d.packing"));
   }
+}
+
+// A store that answers for the index alone.
+struct SilentShards : testing::Test {
+  Folder folder;
+  HttpServer server{[this](const std::string& path, int) {
+    const bool answers = path.ends_with("index.json") && fs::exists(folder / path);
+    return answers ? HttpAnswer{200, read_file(folder / path)} : HttpAnswer{.silent = true};
+  }};
+  std::string shard = "d/shard.00000.mds";
+  Words pack_it(const std::string& from) const { return {"data", "pack", from, "--out", folder / "copy"}; }
+  void SetUp() override {
+    write_file(folder / "a.txt", some_text());
+    ASSERT_EQ(run({"data", "pack", folder / "a.txt", "--out", folder / "d"}).code, 0);
+  }
+  void wait_for_request() {
+    while (server.asked(shard) == 0) usleep(10000);
+  }
+};
+
+TEST_F(SilentShards, PackAgainWhatWasKilled) {
+  const Words from_store = pack_it(server / "d") + Words{"--cache", folder / "cache"},
+              again = pack_it(folder / "a.txt");
+  Running killed(from_store);
+  wait_for_request();
+  expect_error(run(again), 2, folder / "copy.packing" + " is being written by another process");
+  killed.signal_with(SIGKILL);
+  EXPECT_EQ(killed.finish().code, 128 + SIGKILL);
+  EXPECT_FALSE(fs::exists(folder / "copy"));
+  EXPECT_TRUE(fs::exists(folder / "copy.packing"));
+  write_file(folder / "copy.packing/mine", "x");
+  expect_error(run(again), 2, folder / "copy.packing/mine" + ": is not of a pack, and nothing is overwritten");
+  fs::remove(folder / "copy.packing/mine");
+  write_file(folder / "copy.packing/shard.00007.mds", "x");
+  EXPECT_EQ(run(again).code, 0);
+  EXPECT_FALSE(fs::exists(folder / "copy.packing"));
+  EXPECT_FALSE(fs::exists(folder / "copy/shard.00007.mds"));
+  EXPECT_EQ(run({"data", "verify", folder / "copy"}).code, 0);
+}
+
+TEST_F(SilentShards, AreNotWaitedForAfterASignal) {
+  Running running(pack_it(server / "d") + Words{"--cache", folder / "cache"});
+  wait_for_request();
+  running.signal_with(SIGINT);
+  const Finished finished = running.finish();
+  EXPECT_EQ(finished.code, 128 + SIGINT);
+  EXPECT_EQ(finished.err, "interrupted: nothing is left of " + folder / "copy" + "\n");
+  EXPECT_FALSE(fs::exists(folder / "copy"));
+  EXPECT_FALSE(fs::exists(folder / "copy.packing"));
+}
+
+TEST_F(SilentShards, AreNamedAfterAShortWhile) {
+  const Finished finished =
+      run({"data", "verify", server / "d", "--cache", folder / "cache", "--stall", "1", "--deadline", "3"});
+  EXPECT_EQ(finished.code, 2);
+  const std::string note = "note: waiting for " + server / shard + ": nothing came for 1 s; attempt 2 of 5 follows\n";
+  EXPECT_EQ(finished.err.rfind(note, 0), 0u) << finished.err;
+  EXPECT_NE(finished.err.find("\nerror: " + server / shard + ": "), std::string::npos) << finished.err;
+  expect_error(run({"data", "verify", server / "d", "--stall", "0"}), 2, "--stall");
 }
 
 TEST(Data, RefusesBadInput) {
