@@ -121,7 +121,9 @@ std::unique_ptr<ShardCache::Incoming> ShardCache::receive(const std::string& nam
       }
       return std::unique_ptr<Incoming>(new Incoming(*this, part, file.release(), size));
     }
-    if (!locked && !patience.wait(kLockPause))
+    const bool is_over = !locked && !patience.wait(kLockPause);
+    if (is_over && patience.left() > 0) throw FileError("the download was ended");
+    if (is_over)
       throw FileError(
           fmt::format("not there after {} s, in which another download of it did not end", patience.deadline));
     if (!locked && use(name)) return nullptr;
