@@ -151,11 +151,11 @@ void write_results(const models::TrainResult& result, const TrainCommand& c, int
   results.write();
 }
 
-void summarize(const models::TrainResult& result, const TrainCommand& c) {
+void summarize(const models::TrainResult& result, const TrainCommand& c, bool saved) {
   if (result.skipped) fmt::print("skipped {} steps whose loss or gradient was not finite\n", result.skipped);
   if (result.val_loss) fmt::print("validation loss {:.4f}\n", *result.val_loss);
   fmt::print("peak memory of tensors {:.1f} MiB\n", static_cast<double>(result.peak_memory_bytes) / (1 << 20));
-  fmt::print("wrote {0}/checkpoint.safetensors and {0}/loss.svg\n", c.out);
+  fmt::print("wrote {1}{0}/loss.svg\n", c.out, saved ? c.out + "/checkpoint.safetensors and " : "");
   if (result.stopped) fmt::print("stopped at step {}; go on with the same command and --resume\n", result.steps.size());
 }
 
@@ -209,7 +209,8 @@ std::string scaling(const TrainCommand& c, const models::StepInfo& s, int64_t sk
   return skipped ? fmt::format("{}  {} steps skipped", text, skipped) : text;
 }
 
-models::TrainResult train(TrainCommand& c, const dist::World& world, Progress& progress, int64_t& tokens_per_step) {
+models::TrainResult train(TrainCommand& c, const dist::World& world, Progress& progress, int64_t& tokens_per_step,
+                          bool& saved) {
   double ms = 0;  // of a step, smoothed
   int64_t skipped = 0;
   const auto probe = [&] {
@@ -238,6 +239,7 @@ models::TrainResult train(TrainCommand& c, const dist::World& world, Progress& p
     if (c.stop_after && s.step >= c.stop_after) train::stop_requested() = true;
     probe();
   };
+  callbacks.on_checkpoint = [&](int64_t) { saved = true; };
   callbacks.on_note = [&](const std::string& line) { progress.note("note: " + line); };
   callbacks.on_eval = [&](const models::EvalInfo& e) {
     progress.note(fmt::format("step {}: validation loss {:.4f}", e.step, e.loss));
@@ -253,9 +255,11 @@ void run(TrainCommand& c) {
   c.options.device = world.device(c.options.device);
   Progress progress(c.options.steps);
   int64_t tokens_per_step = 0;
+  bool saved = false;
   models::TrainResult result;
   try {
-    with_profile(c.profile, c.options.device, false, [&] { result = train(c, world, progress, tokens_per_step); });
+    with_profile(c.profile, c.options.device, false,
+                 [&] { result = train(c, world, progress, tokens_per_step, saved); });
   } catch (...) {
     progress.finish();
     throw;
@@ -263,7 +267,7 @@ void run(TrainCommand& c) {
   progress.finish();
   if (world.rank() > 0) return exit_if_signalled();
   write_file(c.out + "/loss.svg", loss_curve(result));
-  summarize(result, c);
+  summarize(result, c, saved);
   write_results(result, c, tokens_per_step);
   exit_if_signalled();
 }

@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <utility>
 
+#include "data/download.h"
 #include "io/kept_checkpoints.h"
 #include "tessera/autograd.h"
 #include "tessera/profiler.h"
@@ -23,6 +26,8 @@ constexpr double kSmallestLossScale = 0x1p-10;  // gradients that overflow below
 // Random numbers belong to a batch, whichever rank takes it: so many blocks of the stream are its own.
 constexpr int kDrawsOfBatch = 36;
 constexpr uint64_t kMostBatches = uint64_t{1} << (63 - kDrawsOfBatch);
+
+constexpr std::chrono::seconds kPatienceWithinStep{5};
 
 constexpr int64_t kStepColumns = 5, kEvalColumns = 2;  // of the history
 
@@ -55,7 +60,7 @@ class Trainer::Run {
         own_time_(ranks_),
         microbatch_(options_.microbatch),
         scaler_({.enabled = options_.amp == Amp::Float16}),
-        loader_([this](int64_t i) { return work_.batches(number_of(i)); }, 2, work_.resident ? cpu() : options_.device),
+        loader_([this](int64_t i) { return read_batch(i); }, 2, work_.resident ? cpu() : options_.device),
         gradients_(model.parameters()),
         buffers_(options_.accumulate > 1 || options_.microbatch ? floating_buffers(model) : std::vector<Tensor>()),
         buffer_sum_(buffers_),
@@ -74,6 +79,7 @@ class Trainer::Run {
 
   Result run(const Callbacks& callbacks) {
     callbacks_ = &callbacks;
+    stop_ = callbacks.stop;
     std::optional<CaughtSignals> signals;
     if (options_.catch_signals) signals.emplace();
     reset_peak_memory(options_.device);
@@ -81,11 +87,17 @@ class Trainer::Run {
     std::vector<Tensor> states;
     for (const auto& [name, state] : optimizer_.state_dict()) states.push_back(state);
     profiler::optimizer_state(states);
+    const bool has_work = !resumed_ || !done();
+    if (!has_work)
+      note_ +=
+          fmt::format("{}there is nothing to do: the checkpoint has made {} steps", note_.empty() ? "" : "; ", step_);
     if (!note_.empty() && callbacks.on_note) callbacks.on_note(note_);
     if (callbacks.on_start) callbacks.on_start(step_);
-    while (!done() && !(averaging_.all_met() && ranks_.any(stopped()))) {
-      const int64_t step = step_, items = result_.items;
+    while (!done()) {
       own_time_.begin();
+      begin_step();
+      if (averaging_.all_met() && ranks_.any(stopped())) break;
+      const int64_t step = step_, items = result_.items;
       const bool made = this->step();
       profiler::step();
       if (reader_.waiting() >= options_.report_interval) send();
@@ -102,13 +114,14 @@ class Trainer::Run {
     result_.microbatch = microbatch_.size();
     optimizer_.zero_grad();
     note_memory();
-    save();
+    if (has_work) save();
     return std::move(result_);
   }
 
  private:
   bool stopped() const {
-    return (callbacks_->stop && *callbacks_->stop) || (options_.catch_signals && stop_requested());
+    const std::atomic<bool>* const flag = stop_;
+    return (flag && *flag) || (options_.catch_signals && stop_requested());
   }
 
   // Micro-batches of each step that are this rank's, one after another.
@@ -182,13 +195,11 @@ class Trainer::Run {
 
   // False if stopped: the step is taken anew when the run goes on.
   bool step() {
-    reader_.begin();
-    ranks_.at_step(step_ + 1);
     MadeStep made;
     optimizer_.scale_lr(options_.schedule(step_));
     optimizer_.zero_grad();
     if (!accumulate_gradients(made)) {
-      loader_.seek(step_ * own_);
+      seek(step_ * own_);
       return false;
     }
     made.step = ++step_;
@@ -198,10 +209,45 @@ class Trainer::Run {
     return true;
   }
 
-  Tensors next_batch() {
+  // In the loader's thread. A run that is to stop does not wait for another machine; within a step of several ranks it
+  // does a little, since all of them save only after it.
+  Tensors read_batch(int64_t i) {
+    std::optional<std::chrono::steady_clock::time_point> since;
+    const DownloadsEnd end([this, since]() mutable {
+      if (!stopped()) return false;
+      if (!since) since = std::chrono::steady_clock::now();
+      return may_end_ || std::chrono::steady_clock::now() - *since > kPatienceWithinStep;
+    });
+    return work_.batches(number_of(i));
+  }
+
+  // A step begins with its first batch, before ranks say whether they go on. Absent if stopped.
+  void begin_step() {
+    reader_.begin();
+    ranks_.at_step(step_ + 1);
+    may_end_ = averaging_.all_met();
+    if (!at_hand_) at_hand_ = next_batch();
+    may_end_ = ranks_.size() == 1;
+  }
+
+  // Absent if one rank alone is stopped, or all may be.
+  std::optional<Tensors> next_batch() {
+    if (at_hand_) return std::exchange(at_hand_, {});
     const profiler::Range range("data");
     const auto phase = ranks_.in(dist::Phase::Data);
-    return loader_.next();
+    try {
+      return loader_.next();
+    } catch (const FileError& e) {
+      if (!stopped()) throw;
+      if (may_end_) return {};
+      throw FileError(
+          fmt::format("{}: step {} is interrupted, and what was saved before it stays", e.what(), step_ + 1));
+    }
+  }
+
+  void seek(int64_t position) {
+    at_hand_.reset();
+    loader_.seek(position);
   }
 
   int64_t count_of(const Tensors& batch) const { return work_.count ? work_.count(batch) : 1; }
@@ -214,7 +260,8 @@ class Trainer::Run {
   };
   // Those that have a step in common: all, or this one alone.
   Ranks common() const { return averaging_.is_on() && !averaging_.is_warming_up() ? Ranks() : ranks_; }
-  Weighed weigh() {
+  // Absent if stopped.
+  std::optional<Weighed> weigh() {
     Weighed out;
     if (!work_.count || work_.items > 0) {
       out.shares.assign(static_cast<size_t>(own_), 1.0 / static_cast<double>(own_ * common().size()));
@@ -223,7 +270,9 @@ class Trainer::Run {
     }
     std::vector<int64_t> counts;
     for (int64_t i = 0; i < own_; ++i) {
-      out.batches.push_back(next_batch());
+      std::optional<Tensors> batch = next_batch();
+      if (!batch) return {};
+      out.batches.push_back(std::move(*batch));
       counts.push_back(count_of(out.batches.back()));
     }
     for (const int64_t n : common().all(tensor(counts, {own_})).to_vector<int64_t>()) out.items += n;
@@ -252,8 +301,10 @@ class Trainer::Run {
   // False if stopped.
   bool accumulate_gradients(MadeStep& made) {
     const auto phase = ranks_.in(dist::Phase::Compute);
-    const int64_t first = loader_.position();
-    const Weighed weighed = weigh();
+    const int64_t first = step_ * own_;
+    const std::optional<Weighed> read = weigh();
+    if (!read) return false;
+    const Weighed& weighed = *read;
     Tensors losses, before;
     for (const Tensor& b : buffers_) before.push_back(b.clone());
     for (bool fits = false; !fits;) {
@@ -289,8 +340,9 @@ class Trainer::Run {
       if (ranks_.size() == 1 && stopped()) return false;
       default_generator().set_state(options_.seed, static_cast<uint64_t>(number_of(first + i)) << kDrawsOfBatch);
       const auto at = static_cast<size_t>(i);
-      const Tensors batch = weighed.batches.empty() ? next_batch() : weighed.batches[at];
-      losses.push_back(reshape(batch_gradients(batch, weighed.shares[at], before), {1}));
+      const std::optional<Tensors> batch = weighed.batches.empty() ? next_batch() : weighed.batches[at];
+      if (!batch) return false;
+      losses.push_back(reshape(batch_gradients(*batch, weighed.shares[at], before), {1}));
       if (own_ > 1) gradients_.add();
     }
     if (own_ > 1) gradients_.finish();
@@ -338,7 +390,7 @@ class Trainer::Run {
     forget(before);
     optimizer_.zero_grad();
     empty_cache(options_.device);
-    if (weighed.batches.empty()) loader_.seek(first);
+    if (weighed.batches.empty()) seek(first);
   }
 
   void forget(const Tensors& before) {
@@ -516,7 +568,7 @@ class Trainer::Run {
     if (!state.contains("items")) result_.items = step_ * options_.accumulate * std::max<int64_t>(work_.items, 1);
     result_.peak_memory_bytes = count("bytes", uint64_t{0});
     microbatch_.go_on_with(count("microbatch", uint64_t{0}));
-    loader_.seek(step_ * own_);
+    seek(step_ * own_);
     restore_history(from);
     return part(from, "averaging.");
   }
@@ -544,6 +596,9 @@ class Trainer::Run {
   Work work_;
   Options options_;
   const Callbacks* callbacks_ = nullptr;
+  std::atomic<const std::atomic<bool>*> stop_ = nullptr;  // of the callbacks, for the loader's thread, too
+  std::atomic<bool> may_end_ = true;                      // what that thread reads, where the run is to stop
+  std::optional<Tensors> at_hand_;                        // the next batch, where it was awaited
   Ranks ranks_;
   int64_t own_;
   Averaging averaging_;

@@ -1,5 +1,6 @@
 // Training as several processes: the losses of one process, through kills, on other numbers of ranks.
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <random>
 #include <set>
@@ -156,6 +157,35 @@ TEST_F(LaunchTrain, GoesOnAfterKillsOfDownloadedData) {
   }
   EXPECT_GT(kept, 0u);
   EXPECT_LE(kept, 6u << 10);
+}
+
+// A shard that never comes: ranks that need it are named, and a signal ends them before the step that they all make.
+TEST_F(LaunchTrain, StopsWhereDataDoesNotCome) {
+  pack(shards);
+  const std::string silent = "shards/train/shard.00003.mds.zstd";
+  HttpServer server([&](const std::string& path, int) {
+    const std::string file = folder / path;
+    if (path == silent) return HttpAnswer{.silent = true};
+    return fs::exists(file) ? HttpAnswer{200, read_file(file)} : HttpAnswer{404, ""};
+  });
+  source = {"--data", server / "shards", "--data-cache", folder / "cache", "--data-stall", "60"};
+  const auto ends = [&](const Words& words) {
+    const int before = server.asked(silent);
+    Running running(words);
+    while (server.asked(silent) == before) usleep(10000);
+    sleep(2);  // by now nothing but that shard is waited for
+    const auto begin = std::chrono::steady_clock::now();
+    running.signal_with(SIGINT);
+    const Finished f = running.finish();
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+    EXPECT_EQ(f.code, 128 + SIGINT) << f.err;
+    EXPECT_EQ(f.err.find("error"), std::string::npos) << f.err;
+    EXPECT_NE(f.out.find("go on with the same command and --resume"), std::string::npos) << f.out;
+    EXPECT_TRUE(fs::exists(out + "/checkpoint.safetensors"));
+  };
+  ends(train(100000, "one", 2));
+  fs::remove_all(out);
+  ends(launched(2, train(100000, "two", 2)));
 }
 
 TEST_F(LaunchTrain, AFullDiskOfARankLeavesTheLastCheckpoint) {

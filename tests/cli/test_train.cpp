@@ -104,6 +104,21 @@ TEST_F(Train, ResumesBitForBit) {
   EXPECT_EQ(whole, resumed);
 }
 
+TEST_F(Train, SaysThatThereIsNothingToDo) {
+  ASSERT_EQ(run(tiny(6)).code, 0);
+  const fs::path checkpoint = out + "/checkpoint.safetensors";
+  const auto before = fs::last_write_time(checkpoint);
+  for (const int steps : {6, 3}) {
+    const Finished f = run(tiny(steps) + Words{"--resume"});
+    EXPECT_EQ(f.code, 0) << f.err;
+    EXPECT_NE(f.out.find("note: there is nothing to do: the checkpoint has made 6 steps\n"), std::string::npos)
+        << f.out;
+    EXPECT_EQ(f.out.find("checkpoint.safetensors"), std::string::npos) << f.out;
+    EXPECT_EQ(fs::last_write_time(checkpoint), before);
+  }
+  EXPECT_FALSE(fs::exists(checkpoint.string() + ".1"));
+}
+
 TEST_F(Train, TrainsInMixedPrecision) {
   for (const Words& mode :
        {Words{"--amp", "bf16"}, Words{"--amp", "bf16", "--residual", "bf16"}, Words{"--amp", "fp16"}}) {
