@@ -412,6 +412,32 @@ TEST(OnnxOptimize, ConvolutionsTakeActivationAndResidual) {
   const Behind uneven{.activation = "Relu", .residual = true, .pads = {0, 1, 1, 1}};
   EXPECT_LE(difference(convolution_by_nodes(uneven), {x, random({2, 5, 6, 6}, 5)}), 1e-6);
 }
+TEST(OnnxOptimize, NumbersForChannelsAreABias) {
+  const auto model = [](const std::vector<int64_t>& dims, bool biased = false) {
+    ModelMaker m;
+    m.input("x", {-1, 2, -1, -1}).output("y", {-1, 3, -1, -1}).weight("w", {3, 2, 1, 1}, {1, 2, 3, 4, 5, 6});
+    int64_t count = 1;
+    for (const int64_t d : dims) count *= d;
+    std::vector<float> numbers;
+    for (int64_t i = 0; i < count; ++i) numbers.push_back(0.5f - static_cast<float>(i));
+    m.weight("b", dims, numbers).weight("other", {3}, {1, 2, 3});
+    m.add("Conv", biased ? std::vector<std::string>{"x", "w", "other"} : std::vector<std::string>{"x", "w"}, {"c"});
+    m.add("Add", biased ? std::vector<std::string>{"b", "c"} : std::vector<std::string>{"c", "b"}, {"y"});
+    return m;
+  };
+  const Tensor x = random({2, 2, 3, 3});
+  for (const auto& dims : {std::vector<int64_t>{3, 1, 1}, std::vector<int64_t>{1, 3, 1, 1}}) {
+    EXPECT_EQ(calls_of(loaded(model(dims)), "Add"), 0);
+    EXPECT_LE(difference(model(dims), {x}), 1e-6);
+    EXPECT_EQ(calls_of(loaded(model(dims, true)), "Add"), 1);
+  }
+  for (const auto& dims : {std::vector<int64_t>{3}, std::vector<int64_t>{1}, std::vector<int64_t>{1, 1, 3},
+                           std::vector<int64_t>{3, 3, 3}}) {
+    EXPECT_EQ(calls_of(loaded(model(dims)), "Add"), 1);
+    EXPECT_LE(difference(model(dims), {x}), 1e-6);
+  }
+}
+
 TEST(OnnxOptimize, WindowsThatAreNoneAreErrors) {
   const auto error_of = [](const Behind& b) -> std::string {
     try {

@@ -86,6 +86,26 @@ void fold_batch_norm(Rewriter& r, int at) {
             conv.attributes);
 }
 
+// Older exporters add a number to each channel in a step of its own.
+void fold_bias(Rewriter& r, int at) {
+  if (!r.is(at, "Add") || r.step(at).in.size() != 2) return;
+  for (size_t i = 0; i < 2; ++i) {
+    const Tensor added = r.constant(r.step(at), i);
+    const int before = added.defined() ? r.own_maker(r.step(at).in[1 - i], "Conv") : -1;
+    if (before < 0) continue;
+    const Step& conv = r.step(before);
+    const Tensor filters = r.constant(conv, 1);
+    const bool has_bias = conv.in.size() > 2 && conv.in[2] >= 0;
+    if (has_bias || !filters.defined() || added.dtype() != filters.dtype()) return;
+    const int64_t channel = added.dim() - filters.dim() + 1;  // the dim of `added` that is theirs
+    if (channel < 0 || channel > 1 || added.numel() != filters.size(0) || added.size(channel) != filters.size(0))
+      return;
+    return r.replace(at, before, conv.entry,
+                     {conv.in[0], conv.in[1], r.add_constant(contiguous(reshape(added, {filters.size(0)})))},
+                     conv.attributes);
+  }
+}
+
 void lay_filters(Rewriter& r, int at) {
   if (!r.is(at, "Conv")) return;
   const Step& conv = r.step(at);

@@ -202,7 +202,7 @@ void optimize(Graph& graph, DType products) {
   const auto each = [&](auto&&... patterns) {
     for (int at = 0; at < static_cast<int>(r.size()); ++at) (patterns(r, at), ...);
   };
-  each(fold_batch_norm, fuse_activation, fuse_layer_norm, fuse_rms_norm, fuse_group_norm, turn_keys);
+  each(fold_bias, fold_batch_norm, fuse_activation, fuse_layer_norm, fuse_rms_norm, fuse_group_norm, turn_keys);
   each(fuse_batch_norm_relu, fuse_attention);
   ProductFuser products_of(r);
   each([&](Rewriter&, int at) { products_of.fuse(at); });

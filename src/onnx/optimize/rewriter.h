@@ -97,6 +97,8 @@ void fuse_attention(Rewriter& r, int at);
 /// Batch norm behind a convolution: y = scale (conv(x, w) + b - mean) / sqrt(var + eps) + bias is one with other
 /// filters and another bias.
 void fold_batch_norm(Rewriter& r, int at);
+/// A number for each channel that is added behind a convolution without a bias is its bias.
+void fold_bias(Rewriter& r, int at);
 /// Filters lie as images do: channels last.
 void lay_filters(Rewriter& r, int at);
 /// A convolution with the residual and the activation behind it.
