@@ -52,7 +52,8 @@ UNDER_ANOTHER_NAME = {
     "batch_norm_inference": "batch_norm", "move_estimates_": "batch_norm", "cross_entropy_and_gradient_": "cross_entropy",
     "uniform": "rand", "draw": "multinomial", "adam_": "optim.AdamW", "sgd_": "optim.SGD", "global_norm": "optim.grad_norm",
     "unscale_": "amp.GradScaler", "update_scale_": "amp.GradScaler", "to_device": "Tensor.to", "pack": "nn.Module.pack",
-}
+    "gather_ranks": "distributed.gather", "scatter_ranks": "distributed.scatter", "all_reduce_": "distributed.all_reduce_",
+} | {name: "distributed." + name for name in ("all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all")}
 
 
 def found(name):
