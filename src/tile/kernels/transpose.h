@@ -177,8 +177,9 @@ inline void run_copy(LoopNest& loops, void* to, const void* from, int size, Conv
   const int last = loops.rank - 1;
   const bool streams = size > 0 && is_dense(loops, 0, size) && loops.total() * size >= cpu::streamed_bytes;
   constexpr i64 short_row = 4096;  // bytes, of which a call of memcpy would be a good part
-  if (size > 0 && !streams && last > 0 && loops.strides[0][last] == size && loops.strides[1][last] == size &&
-      loops.lengths[last] * size <= short_row) {
+  const i64 row_bytes = loops.lengths[last] * size;
+  if (row_bytes > 0 && row_bytes <= short_row && !streams && last > 0 && loops.strides[0][last] == size &&
+      loops.strides[1][last] == size) {
     LoopNest outer = loops;
     outer.rank = last;
     split_range(executor, outer.total(), loops.lengths[last], 1, [&](i64 begin, i64 end, int) {

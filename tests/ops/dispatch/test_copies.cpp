@@ -52,5 +52,11 @@ TEST(Copies, RowsArePutTogether) {
   }
 }
 
+TEST(Copies, OfNothingReadNothing) {
+  const Tensor x = concat({zeros({3, 0}), zeros({3, 4}), zeros({3, 0})}, 1);
+  EXPECT_EQ(contiguous(slice(x, 1, 1, 1)).shape(), (Shape{3, 0}));
+  EXPECT_EQ(contiguous(permute(zeros({2, 0, 5}), {2, 0, 1})).shape(), (Shape{5, 2, 0}));
+}
+
 }  // namespace
 }  // namespace tessera
