@@ -486,13 +486,32 @@ Tensors matmul_mul_sum(const Tensor& a, const Tensor& b, const Tensor& factor, b
   return dispatch(matmul_mul_sum_op, {a, b, factor}, LineSumAttrs{row_sums, column_sums});
 }
 
+namespace {
+
+/// Whether the rows are many short lists that no one stride walks, as those of [n, tokens, c] turned to [tokens, n, c].
+bool has_scattered_rows(const Tensor& x) {
+  constexpr int64_t few = 64;
+  const int64_t last = x.dim() - 2;  // of the rows
+  if (last < 1 || x.device().type != DeviceType::CPU || x.impl().symbolic || x.size(last) >= few) return false;
+  int64_t span = -1;
+  for (int64_t d = last; d >= 0; --d) {
+    if (x.size(d) == 1) continue;
+    if (span >= 0 && x.stride(d) != span) return x.stride(d) != 0;
+    span = x.stride(d) * x.size(d);
+  }
+  return false;
+}
+
+}  // namespace
+
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   return linear_act(x, weight, bias, Activation::None);
 }
 Tensor linear_act(const Tensor& x, const Tensor& weight, const Tensor& bias, Activation activation,
                   const Tensor& residual) {
   if (amp::is_wide_residual(residual)) return add(residual, linear_act(x, weight, bias, activation));
-  return dispatch_one(linear_op, {x, weight, bias, residual}, LinearAttrs{activation});
+  const Tensor rows = has_scattered_rows(x) ? contiguous(x) : x;  // a copy costs less than many small products
+  return dispatch_one(linear_op, {rows, weight, bias, residual}, LinearAttrs{activation});
 }
 Tensor mlp(const Tensor& x, const Tensor& up, const Tensor& up_bias, Activation activation, const Tensor& down,
            const Tensor& down_bias, const Tensor& residual) {

@@ -77,6 +77,24 @@ TEST(Linear, ReadsRowsThatCannotBeMerged) {
   EXPECT_LE(relative_error(linear(x, w), linear(contiguous(x), w)), 1e-15);
 }
 
+// Those of attention that turns [n, tokens, c] to [tokens, n, c]: the gradients, too.
+TEST(Linear, ReadsRowsThatAreScattered) {
+  Generator g(3);
+  const Tensor base = normal64({5, 37, 12}, g), w = normal64({9, 12}, g), b = normal64({9}, g);
+  const Tensor dy = normal64({37, 5, 9}, g);
+  const auto results = [&](bool is_dense) {
+    const Tensor leaf = base.detach().set_requires_grad(), weight = w.detach().set_requires_grad();
+    const Tensor x = permute(leaf, {1, 0, 2}), y = linear(is_dense ? contiguous(x) : x, weight, b);
+    Tensors out = grad({y}, {leaf, weight}, {dy});
+    out.push_back(y);
+    return out;
+  };
+  const Tensors got = results(false), want = results(true);
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_LE(relative_error(got[i], want[i]), 1e-14) << i;
+  const Tensor repeated = expand(unsqueeze(base.slice(0, 0, 1), 1), {1, 4, 37, 12});  // whose rows are long
+  EXPECT_LE(relative_error(linear(repeated, w, b), linear(contiguous(repeated), w, b)), 1e-14);
+}
+
 TEST(Linear, IsCloseInHalfPrecision) {
   Generator g(5);
   expect_half_precision_close(
