@@ -325,6 +325,25 @@ TEST(OnnxHostile, BodiesTakeAndGiveWhatTheirLoopSays) {
   }
 }
 
+TEST(OnnxHostile, GraphsOfAnAttentionGiveOneValue) {
+  for (const size_t gives : {0, 1, 2}) {
+    ModelMaker m;
+    m.proto().opsets.push_back({"ai.onnx.preview", 1});
+    m.input("q", {1, 2, 3, 4}).output("y", {1, 2, 3, 4});
+    NodeProto& node = m.add("FlexAttention", {"q", "q", "q"}, {"y"});
+    node.domain = "ai.onnx.preview";
+    AttributeProto body{.name = "prob_mod", .type = kGraphAttribute};
+    GraphProto& graph = body.g.make();
+    graph.inputs = {m.value("p", {1, 2, 3, 3})};
+    graph.nodes = {m.node("Identity", {"p"}, {"out"})};
+    graph.outputs.assign(gives, m.value("out", {1, 2, 3, 3}));
+    node.attributes = {body};
+    const std::string said = answer(m);
+    if (gives == 1) EXPECT_EQ(said, "");
+    else EXPECT_NE(said.find("graph prob_mod gives"), std::string::npos) << said;
+  }
+}
+
 TEST(OnnxHostile, SequencesHoldTensorsOfOneType) {
   ModelMaker m;
   m.input("x", {1}).input("n", {1}, kInt64).output("y", {1});

@@ -62,9 +62,14 @@ Values flex_attention(const Call& c) {
   const DType dtype = q.dtype(), compute = dtype == Float64 ? Float64 : Float32;
   const double scale = c.real("scale", 1 / std::sqrt(static_cast<double>(q.size(3))));
   Tensor s = matmul(cast(q, compute), transpose(cast(repeat_heads(k, times), compute), -2, -1)) * scale;
-  if (c.has_graph("score_mod")) s = c.run("score_mod", {s}).at(0).tensor();
-  Tensor weights = softmax(s, -1);
-  if (c.has_graph("prob_mod")) weights = c.run("prob_mod", {weights}).at(0).tensor();
+  const auto passed = [&](const char* graph, const Tensor& t) {
+    if (!c.has_graph(graph)) return t;
+    const Values out = c.run(graph, {t});
+    if (out.size() != 1) c.fail("graph {} gives {} outputs instead of one", graph, out.size());
+    return out[0].tensor();
+  };
+  s = passed("score_mod", s);
+  const Tensor weights = passed("prob_mod", softmax(s, -1));
   return {cast(matmul(cast(weights, compute), cast(repeat_heads(v, times), compute)), dtype)};
 }
 
