@@ -34,7 +34,6 @@ def _lowest(x, sign):
         creation.iinfo(x.dtype).max if sign > 0 else creation.iinfo(x.dtype).min)
 
 
-
 def _reduction(name, blank):
     plain = getattr(functions, name)
 

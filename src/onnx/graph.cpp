@@ -298,13 +298,6 @@ void find_last_uses(Graph& graph) {
   for (size_t i = 0; i < frees.size(); ++i) graph.steps[i].frees = std::move(frees[i]);
 }
 
-bool draws(const Graph& graph) {
-  return std::any_of(graph.steps.begin(), graph.steps.end(), [](const Step& step) {
-    return (step.entry && step.entry->random) || (step.function && draws(*step.function)) ||
-           std::any_of(step.bodies.begin(), step.bodies.end(), [](const Body& body) { return draws(*body.graph); });
-  });
-}
-
 void drop_unused(Graph& graph) {
   std::vector<bool> used(static_cast<size_t>(graph.slots));
   const auto use = [&](int slot) {

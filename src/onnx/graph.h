@@ -75,8 +75,6 @@ void for_each_read(const Step& step, F&& fn) {
   for (const Body& body : step.bodies)
     for (const auto& [there, here] : body.graph->captures) fn(there);
 }
-/// Whether it draws random numbers.
-bool draws(const Graph& graph);
 int64_t bytes_of(const Value& value);
 /// By slot: the constants.
 std::vector<Value> values_of(const Graph& graph);

@@ -56,6 +56,13 @@ int64_t known_size(const std::string& dim) {
 
 namespace {
 
+bool draws(const Graph& graph) {
+  return std::any_of(graph.steps.begin(), graph.steps.end(), [](const Step& step) {
+    return (step.entry && step.entry->random) || (step.function && draws(*step.function)) ||
+           std::any_of(step.bodies.begin(), step.bodies.end(), [](const Body& body) { return draws(*body.graph); });
+  });
+}
+
 std::shared_ptr<const detail::LoadedModel> load(Bytes bytes, Source source, std::shared_ptr<void> owner,
                                                 const LoadOptions& options) {
   const NoGrad no_grad;

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "core/capture_state.h"
-#include "onnx/handler.h"
 #include "ops/capture.h"
 
 namespace tessera::onnx {
@@ -69,7 +68,7 @@ class Sizes {
  private:
   void take(const Step& step, const Frame& frame) {
     bool can_run = true;
-    for_each_read(step, [&](int slot) { can_run &= slot < 0 || !missing_[static_cast<size_t>(slot)]; });
+    for_each_read(step, [&](int slot) { can_run &= !missing_[static_cast<size_t>(slot)]; });
     try {
       if (can_run) run_step(step, frame);
     } catch (const Error&) {

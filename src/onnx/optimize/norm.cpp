@@ -132,7 +132,7 @@ void fuse_layer_norm(Rewriter& r, int at) {
 
 namespace {
 
-/// The value whose root of the mean square, and eps, `slot` is; with eps.
+/// A value and the eps of the root of its mean square, which is in `slot`; x is -1 where it is none.
 struct RootMeanSquare {
   int x = -1;
   double eps = 0;
@@ -159,23 +159,18 @@ RootMeanSquare inverse_root(const Rewriter& r, int slot) {
 
 // x / sqrt(mean(x²) + eps) * weight
 void fuse_rms_norm(Rewriter& r, int at) {
-  if ((!r.is(at, "Mul") && !r.is(at, "Div")) || r.step(at).in.size() != 2) return;
-  const int left = r.step(at).in[0], right = r.step(at).in[1];
-  RootMeanSquare found;
-  if (r.is(at, "Div")) {
-    found = root_mean_square(r, right);
-    if (found.x != left) return;
-  } else {
-    found = inverse_root(r, right);
-    if (found.x != left) found = inverse_root(r, left);
-    if (found.x < 0 || found.x != other_input(r.step(at), found.x == left ? right : left)) return;
-  }
-  if (found.x < 0) return;
+  const bool divides = r.is(at, "Div");
+  if ((!divides && !r.is(at, "Mul")) || r.step(at).in.size() != 2) return;
   const WithKnown weight = behind(r, r.step(at).out[0], "Mul");
   if (weight.at < 0 || r.constant(weight.known).dim() != 1) return;
-  r.replace(weight.at, at, find_handler("", "RMSNormalization", 23), {found.x, weight.known},
-            {{.name = "axis", .type = kIntAttribute, .i = -1},
-             {.name = "epsilon", .type = kFloatAttribute, .f = static_cast<float>(found.eps)}});
+  for (size_t i = 0; i < (divides ? 1 : 2); ++i) {
+    const int x = r.step(at).in[i], other = r.step(at).in[1 - i];
+    const RootMeanSquare found = divides ? root_mean_square(r, other) : inverse_root(r, other);
+    if (x < 0 || found.x != x) continue;
+    return r.replace(weight.at, at, find_handler("", "RMSNormalization", 23), {x, weight.known},
+                     {{.name = "axis", .type = kIntAttribute, .i = -1},
+                      {.name = "epsilon", .type = kFloatAttribute, .f = static_cast<float>(found.eps)}});
+  }
 }
 
 // As before the convolutions of a DenseNet.

@@ -187,7 +187,7 @@ inline void run_copy(LoopNest& loops, void* to, const void* from, int size, Conv
       for (i64 row = begin, n = 0; row < end; row += n) {
         n = min(at.run(outer), end - row);
         detail::copy_rows(t + at.offset[0], outer.strides[0][last - 1], f + at.offset[1], outer.strides[1][last - 1], n,
-                          loops.lengths[last] * size);
+                          row_bytes);
         at.advance(outer, n);
       }
     });

@@ -25,7 +25,8 @@ ConvArgs as_one_row(ConvArgs a) {
 /// What a product of groups packs: of so many filters and steps each.
 i64 packed_size(i64 groups, i64 filters, i64 depth) { return groups * packed_filters_size<float>(filters, depth); }
 
-/// Whether results are too many for the caches, from which the next layer would read fewer, and rows of whole vectors.
+/// Whether results are too many for the caches, and rows of whole vectors. The next layer reads results soon, so that
+/// more of them than cpu::streamed_bytes stay in a cache.
 bool streams_rows(const ConvArgs& a, const ConvShape& s) {
   constexpr i64 line = 64, size = sizeof(float), least = 16 << 20;
   const i64 bytes = s.images * s.filters * s.h.output() * s.w.output() * size;
