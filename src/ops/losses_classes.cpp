@@ -65,10 +65,11 @@ Tensor likelihood_loss(std::string_view op, const Tensor& logs, const Tensor& ta
     return reduced(each.loss, each.weight, reduction);
   };
   const bool learns = weight.defined() && weight.requires_grad();
-  if (!on_host(logs) || logs.dim() != 2 || learns) return composed(logs);
+  if (!(on_host(logs) || on_card(logs)) || logs.dim() != 2 || learns) return composed(logs);
   check_likelihood(op, logs, target, weight);
   const Tensor of_class = weight.defined() ? cast(weight, logs.dtype()) : Tensor();
-  return host_nll_loss(logs, cast(target, Int64), of_class, ignore_index, reduction, composed);
+  const auto by = on_host(logs) ? host_nll_loss : card_nll_loss;
+  return by(logs, cast(target, Int64), of_class, ignore_index, reduction, composed);
 }
 
 // Examples as rows [n, classes], classes of targets [n, ...]: a single example is one row.

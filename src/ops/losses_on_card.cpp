@@ -3,7 +3,6 @@
 #include <string>
 
 #include "ops/on_card.h"
-#include "tessera/ops_indexing.h"
 
 namespace tessera {
 namespace {
@@ -32,14 +31,55 @@ TESSERA_DEVICE T sum_of_lanes(const Place& at, T value) {
 }
 )";
 
+CardKernel nll_kernel("nll_of_rows", R"(
+// The loss of each row, or of all by one block, and what they weigh together.
+extern "C" TESSERA_KERNEL(256) void nll_of_rows(const T* x, const i64* target, const T* weight, T* loss, T* total,
+                                                Fault* fault, const char* op, i64 rows, i64 classes, i64 ignored,
+                                                int each, int mean) {
+  TESSERA_SHARED double room[2][256];
+  const int thread = thread_in_block();
+  double sum = 0, weights = 0;
+  for (i64 i = block_in_grid() * 256 + thread; i < rows; i += each ? rows : 256) {
+    const i64 c = target[i];
+    const bool counts = c != ignored && c >= 0 && c < classes;
+    if (!counts && c != ignored) raise(fault, op, c, classes);
+    const T w = !counts ? T(0) : weight ? weight[c] : T(1), value = counts ? -(x[i * classes + c] * w) : T(0);
+    if (each) loss[i] = value;
+    sum += value, weights += w;
+  }
+  if (each) return;
+  room[0][thread] = sum, room[1][thread] = weights;
+  for (int half = 128; half > 0; half /= 2) {
+    sync_block();
+    if (thread < half) room[0][thread] += room[0][thread + half], room[1][thread] += room[1][thread + half];
+  }
+  if (thread == 0) *total = T(room[1][0]), *loss = T(mean ? room[0][0] / room[1][0] : room[0][0]);
+}
+)");
+
+CardKernel nll_slopes_kernel("slopes_of_nll", R"(
+extern "C" TESSERA_KERNEL(256) void slopes_of_nll(const i64* target, const T* weight, const T* total, const T* g, T* dx,
+                                                  i64 count, i64 classes, i64 ignored, int each, int mean) {
+  const i64 place = block_in_grid() * 256 + thread_in_block();
+  if (place >= count) return;
+  const i64 i = place / classes, c = target[i];
+  if (place - i * classes != c || c == ignored) {
+    dx[place] = T(0);
+    return;
+  }
+  dx[place] = -(g[each ? i : 0] * (weight ? weight[c] : T(1)) / (mean ? *total : T(1)));
+}
+)");
+
 CardKernel margins_kernel("margins", rows_of_lanes + R"(
 // y, or with dy the gradient of x.
-extern "C" TESSERA_KERNEL(256) void margins(const T* x, const i64* target, const T* dy, T* out, i64 rows, i64 classes,
-                                            int power, double margin) {
+extern "C" TESSERA_KERNEL(256) void margins(const T* x, const i64* target, const T* dy, T* out, Fault* fault,
+                                            const char* op, i64 rows, i64 classes, int power, double margin) {
   const Place at;
   const T* const row = x + at.row * classes;
   const i64 own = at.row < rows ? target[at.row] : 0;
-  const bool some = at.row < rows && own >= 0 && own < classes;  // other targets are an error by then
+  const bool some = at.row < rows && own >= 0 && own < classes;
+  if (at.row < rows && !some && at.lane == 0) raise(fault, op, own, classes);
   const T apart = some ? T(margin) - row[own] : T(0), slope = some && dy ? dy[at.row] * T(power) : T(0);
   T sum(0);
   for (i64 j = at.lane; some && j < classes; j += row_lanes) {
@@ -61,8 +101,8 @@ CardKernel listed_kernel("listed_margins", rows_of_lanes + R"(
 constexpr int words = 4096 / 32;
 
 // y, or with dy the gradient of x.
-extern "C" TESSERA_KERNEL(256) void listed_margins(const T* x, const i64* lists, const T* dy, T* out, i64 rows,
-                                                   int classes) {
+extern "C" TESSERA_KERNEL(256) void listed_margins(const T* x, const i64* lists, const T* dy, T* out, Fault* fault,
+                                                   const char* op, i64 rows, int classes) {
   TESSERA_SHARED u32 listed[block_rows][words];
   TESSERA_SHARED int lengths[block_rows];
   const Place at;
@@ -76,6 +116,7 @@ extern "C" TESSERA_KERNEL(256) void listed_margins(const T* x, const i64* lists,
     if (list[k] < 0 || list[k] >= classes) atomicMin(&lengths[at.team], k);
   sync_block();
   const int length = lengths[at.team];
+  if (at.lane == 0 && length < classes && some && list[length] >= classes) raise(fault, op, list[length], classes);
   for (int k = at.lane; k < length; k += row_lanes) atomicOr(&listed[at.team][list[k] / 32], 1u << list[k] % 32);
   sync_block();
   const auto is_other = [&](int j) { return (listed[at.team][j / 32] >> j % 32 & 1) == 0; };
@@ -109,35 +150,59 @@ extern "C" TESSERA_KERNEL(256) void listed_margins(const T* x, const i64* lists,
 
 // out of x [rows, classes], whole numbers of its rows, and for a gradient that of the results.
 template <class... Rest>
-Tensors of_rows(CardKernel& kernel, const Tensor& given, const Tensor& numbers, const Tensor& slopes,
+Tensors of_rows(CardKernel& kernel, const char* op, const Tensor& given, const Tensor& numbers, const Tensor& slopes,
                 const Rest&... rest) {
   const Tensor x = contiguous(given), of = contiguous(numbers), dy = slopes.defined() ? contiguous(slopes) : slopes;
   const Tensor out = empty(dy.defined() ? x.shape() : Shape{x.shape()[0]}, x.dtype(), x.device());
   const int64_t rows = x.size(0);
   if (out.numel() == 0) return {out};
   const void *from = x.data_ptr(), *at = of.data_ptr(), *grads = dy.defined() ? dy.data_ptr() : nullptr;
-  kernel.launch(x, (rows + block_rows - 1) / block_rows, from, at, grads, out.data_ptr(), rows, rest...);
+  kernel.launch(x, (rows + block_rows - 1) / block_rows, from, at, grads, out.data_ptr(), fault_on(x), op, rows,
+                rest...);
   return {out};
 }
 
-// Throws, as any index does, where one of these classes is none of `count`.
-void require_classes_below(const Tensor& classes, int64_t count) {
-  index_select(zeros({count}, Float32, classes.device()), 0, classes);
-}
-// What ends a list is no class.
-Tensor largest_class(const Tensor& lists) { return clamp(amax(flatten(lists), {0}, true), 0, INFINITY); }
+const void* data_or_null(const Tensor& t) { return t.defined() ? t.data_ptr() : nullptr; }
 
 }  // namespace
+
+Tensor card_nll_loss(const Tensor& x, const Tensor& target, const Tensor& weight, int64_t ignore_index,
+                     Reduction reduction, const Composed& composed) {
+  const int each = reduction == Reduction::None, mean = reduction == Reduction::Mean;
+  const char* const op = "nll_loss";
+  const auto forward = [=](const Tensors& in) {
+    const Tensor logs = contiguous(in[0]), classes = contiguous(in[1]),
+                 of_class = in.size() > 2 ? contiguous(in[2]) : Tensor();
+    const int64_t rows = logs.size(0);
+    const Tensor loss = empty(each ? Shape{Dim(rows)} : Shape(), logs.dtype(), logs.device());
+    const Tensor total = empty({}, logs.dtype(), logs.device());
+    const void *const from = logs.data_ptr(), *const at = classes.data_ptr(), *const weights = data_or_null(of_class);
+    nll_kernel.launch(logs, each ? (rows + 255) / 256 : 1, from, at, weights, loss.data_ptr(), total.data_ptr(),
+                      fault_on(logs), op, rows, logs.size(1), ignore_index, each, mean);
+    return Tensors{loss, total};
+  };
+  const auto slopes = [=](const Tensors& in) {
+    const size_t last = in.size() - 1;
+    const Tensor classes = contiguous(in[1]), of_class = last > 4 ? contiguous(in[2]) : Tensor(),
+                 g = contiguous(in[last]);
+    const Tensor dx = empty(in[0].shape(), in[0].dtype(), in[0].device());
+    const void *const at = classes.data_ptr(), *const weights = data_or_null(of_class);
+    const void *const total = in[last - 1].data_ptr(), *const grads = g.data_ptr();
+    nll_slopes_kernel.launch(dx, (dx.numel() + 255) / 256, at, weights, total, grads, dx.data_ptr(), dx.numel(),
+                             dx.size(1), ignore_index, each, mean);
+    return Tensors{dx};
+  };
+  Tensors in{x, target};
+  if (weight.defined()) in.push_back(weight);
+  return loss_of_rows("nll_loss", in, forward, slopes, composed);
+}
 
 Tensor card_margins(const Tensor& x, const Tensor& target, int64_t p, double margin, const Composed& composed) {
   const int64_t classes = x.size(1);
   const auto run = [=](const Tensors& in, const Tensor& slopes) {
-    return of_rows(margins_kernel, in[0], in[1], slopes, classes, static_cast<int>(p), margin);
+    return of_rows(margins_kernel, "multi_margin_loss", in[0], in[1], slopes, classes, static_cast<int>(p), margin);
   };
-  const auto forward = [=](const Tensors& in) {
-    require_classes_below(in[1], classes);
-    return run(in, {});
-  };
+  const auto forward = [=](const Tensors& in) { return run(in, {}); };
   const auto slopes = [=](const Tensors& in) { return run(in, in[3]); };
   return loss_of_rows("multi_margin_loss", {x, target}, forward, slopes, composed);
 }
@@ -145,12 +210,11 @@ Tensor card_margins(const Tensor& x, const Tensor& target, int64_t p, double mar
 bool card_takes_lists(const Tensor& x) { return on_card(x) && x.size(1) <= most_classes; }
 
 Tensor card_listed_margins(const Tensor& x, const Tensor& lists, const Composed& composed) {
-  const auto classes = static_cast<int>(x.size(1));
-  const auto forward = [=](const Tensors& in) {
-    if (in[1].numel() > 0) require_classes_below(largest_class(in[1]), classes);
-    return of_rows(listed_kernel, in[0], in[1], {}, classes);
+  const auto run = [classes = static_cast<int>(x.size(1))](const Tensors& in, const Tensor& slopes) {
+    return of_rows(listed_kernel, "multilabel_margin_loss", in[0], in[1], slopes, classes);
   };
-  const auto slopes = [=](const Tensors& in) { return of_rows(listed_kernel, in[0], in[1], in[3], classes); };
+  const auto forward = [=](const Tensors& in) { return run(in, {}); };
+  const auto slopes = [=](const Tensors& in) { return run(in, in[3]); };
   return loss_of_rows("multilabel_margin_loss", {x, lists}, forward, slopes, composed);
 }
 

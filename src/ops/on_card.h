@@ -14,10 +14,14 @@ namespace tessera {
 /// Whether such kernels may work on x.
 bool on_card(const Tensor& x);
 
+/// What kernels on the device of x write that they found wrong.
+gpu::Fault* fault_on(const Tensor& x);
+
 /// A kernel of 256 threads a block, once for each type of elements, which its text calls T:
 ///   CardKernel twice("twice", R"(extern "C" TESSERA_KERNEL(256) void twice(const T* x, T* y, i64 n) { ... })");
 ///   twice.launch(x, blocks, x.data<float>(), ...);
-/// The text sees namespace tile with arch/gpu/group.h and kernels/functors.h.
+/// The text sees namespace tile with arch/gpu/group.h and kernels/functors.h, and raise(fault, op, index, bound), which
+/// says that an index is out of range: the next call that waits for the device throws it. `fault` is fault_on(x).
 class CardKernel {
  public:
   CardKernel(const char* name, std::string text);

@@ -72,8 +72,59 @@ Tensor host_places_of_kth(const Line& line, int64_t k, bool bad) {
   return custom_function("place_of_kth", {line.x.detach()}, forward, {})[0];
 }
 
+// Each element counts those before it. Lines of up to 256 elements share a block.
+CardKernel kth_kernel("places_of_kth", R"(
+extern "C" TESSERA_KERNEL(256) void places_of_kth(const T* x, i64* places, i64 lines, int length, i64 inner, int k,
+                                                  int bad, int lanes) {
+  using C = compute_t<T>;
+  TESSERA_SHARED C room[512];
+  const int lane = thread_in_block() % lanes, team = thread_in_block() / lanes;
+  const i64 line = block_in_grid() * (256 / lanes) + team;
+  C* const own = room + team * length;
+  const T* const from = x + line / inner * length * inner + line % inner;
+  for (int i = lane; line < lines && i < length; i += lanes) own[i] = convert_element<C>(from[i * inner]);
+  sync_block();
+  for (int i = lane; line < lines && i < length; i += lanes) {
+    const C v = own[i];
+    int before = 0, none = 0, none_before = 0;  // NaN: largest of all, unless they are what is looked for
+    for (int j = 0; j < length; ++j) {
+      const C u = own[j];
+      const bool is_none = u != u, equal = u == v || (is_none && v != v);
+      before += equal ? j < i : is_none ? 0 : v != v || u < v;
+      none += is_none, none_before += is_none && j < i;
+    }
+    if (bad && none > 0 ? v != v && none_before == 0 : before == k) places[line] = i;
+  }
+}
+)");
+
+bool card_takes_kth(const Line& line) { return on_card(line.x) && line.size <= 512 && line.x.numel() > 0; }
+
+// The place of what k elements of its line are before, [.., 1, ..], or where `bad` that of the first NaN.
+Tensor card_places_of_kth(const Line& line, int64_t k, bool bad) {
+  const auto forward = [dim = line.dim, k, bad](const Tensors& in) {
+    const Tensor x = contiguous(in[0]);
+    const HostLines lines(x, dim);
+    Shape shape = x.shape();
+    shape[dim] = Dim(1);
+    const Tensor places = empty(shape, Int64, x.device());
+    int lanes = 1;
+    while (lanes < 256 && lanes < lines.length) lanes *= 2;
+    const int64_t count = lines.outer * lines.inner;
+    const void* const from = x.data_ptr();
+    kth_kernel.launch(x, (count * lanes + 255) / 256, from, places.data_ptr(), count, static_cast<int>(lines.length),
+                      lines.inner, static_cast<int>(k), static_cast<int>(bad), lanes);
+    return Tensors{places};
+  };
+  return custom_function("place_of_kth", {line.x.detach()}, forward, {})[0];
+}
+
 Chosen kth(const Line& line, int64_t k, bool keepdim, bool bad) {
   constexpr int64_t few = 16;  // a heap of so many is faster
+  if (card_takes_kth(line)) {
+    const Tensor index = card_places_of_kth(line, k - 1, bad);
+    return kept_or_dropped(line, gather(line.x, line.dim, index), index, keepdim);
+  }
   if (on_host(line.x) && (bad || k > few)) {
     const Tensor index = host_places_of_kth(line, k, bad);
     return kept_or_dropped(line, gather(line.x, line.dim, index), index, keepdim);

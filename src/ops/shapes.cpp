@@ -8,6 +8,7 @@
 #include "core/capture_state.h"
 #include "core/element.h"
 #include "ops/gradient.h"
+#include "ops/on_card.h"
 #include "ops/on_host.h"
 #include "ops/op_table.h"
 #include "tessera/autograd.h"
@@ -170,6 +171,17 @@ Tensor host_linspace(double start, double end, double step, int64_t half, const 
   });
   return to;
 }
+
+CardKernel linspace_kernel("linspace", R"(
+extern "C" TESSERA_KERNEL(256) void linspace(T* out, double start, double end, double step, i64 half, i64 count) {
+  const i64 i = block_in_grid() * 256 + thread_in_block();
+  if (i < count) out[i] = T(i < half ? start + double(i) * step : end - double(count - 1 - i) * step);
+}
+)");
+Tensor card_linspace(double start, double end, double step, int64_t half, const Tensor& to) {
+  linspace_kernel.launch(to, (to.numel() + 255) / 256, to.data_ptr(), start, end, step, half, to.numel());
+  return to;
+}
 }  // namespace
 
 Tensor linspace(double start, double end, int64_t steps, DType dtype, Device device) {
@@ -182,6 +194,8 @@ Tensor linspace(double start, double end, int64_t steps, DType dtype, Device dev
   const int64_t half = steps - steps / 2;
   if (steps > 1 && device.type == DeviceType::CPU && !device.meta && !is_capturing())
     return host_linspace(start, end, step, half, empty({steps}, dtype));
+  if (steps > 1 && (dtype == Float32 || dtype == Float64) && device.is_gpu() && !device.meta)
+    if (const Tensor to = empty({steps}, dtype, device); on_card(to)) return card_linspace(start, end, step, half, to);
   return steps < 2 ? from(start, step, steps)
                    : concat({from(start, step, half), flip(from(end, -step, steps - half), {0})}, 0);
 }

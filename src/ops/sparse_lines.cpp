@@ -1,12 +1,15 @@
 #include "ops/sparse_lines.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 
 #include "core/capture_state.h"
 #include "core/plane_attrs.h"
 #include "ops/check.h"
 #include "ops/kept.h"
 #include "ops/op_table.h"
+#include "ops/sparse_volumes.h"
 #include "tessera/ops.h"
 
 namespace tessera {
@@ -225,6 +228,12 @@ double mean_length(const SparseMatrix& m) {
 Tensor sparse_products(const Tensor& x, std::span<const SparseDim> dims) {
   constexpr double few = 64;
   Tensor y = x;
+  if (dims.size() == 3 && dims[0].dim == x.dim() - 3 && dims[1].dim == x.dim() - 2 && card_takes_volumes(x)) {
+    const std::array matrices{dims[0].matrix, dims[1].matrix, dims[2].matrix};
+    double each = 1, places = 1;
+    for (const SparseMatrix& m : matrices) each *= mean_length(m), places *= static_cast<double>(m.begins.numel());
+    if (each <= few && places < INT32_MAX) return sparse_volumes(x, matrices);
+  }
   for (size_t i = 0; i < dims.size(); ++i) {
     const auto& [dim, m] = dims[i];
     const bool has_next = i + 1 < dims.size() && dim == x.dim() - 2 && dims[i + 1].dim == x.dim() - 1;

@@ -87,10 +87,7 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, max
     """Rows of `weight`; that of `padding_idx` gets no gradient."""
     if max_norm is not None or scale_grad_by_freq:
         raise _C.Error("embedding: max_norm and scale_grad_by_freq are not there")
-    if padding_idx is not None:
-        place = _C.eq(creation.arange(weight.shape[0], device=weight.device), padding_idx % weight.shape[0])
-        weight = _C.where(place.unsqueeze(1), weight.detach(), weight)
-    return _C.embedding(input, weight)
+    return _C.embedding(input, weight) if padding_idx is None else _C.embedding(input, weight, padding_idx)
 
 
 def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None, norm_type: float = 2,

@@ -2,6 +2,9 @@
 // against float64.
 #include <fmt/format.h>
 
+#include <memory>
+#include <vector>
+
 #include "ops/call_plan.h"
 #include "ops/gpu_against_float64.h"
 #include "tessera/ops_pool.h"
@@ -13,9 +16,9 @@ Tensor last(const Tensor& t) { return t.permute({0, 2, 3, 1}).contiguous().permu
 
 class GpuConvolutionWays : public GpuAgainstFloat64 {
  protected:
-  /// A convolution and its gradients by what a card picks, of f16 tensors.
+  /// A convolution and its gradients by what a card picks, or by `forced`, of f16 tensors.
   void expect_as_float64(const Tensor& x, const Tensor& w, const Conv2dOptions& options, bool channels_last,
-                         const std::string& label) {
+                         const std::string& label, const char* forced = nullptr) {
     const Tensors exact{x.clone().set_requires_grad(), w.clone().set_requires_grad()};
     const Tensor want = conv2d(exact[0], exact[1], {}, options), g = values(want.shape(), Float16);
     const Tensors wanted = grad({want}, exact, {g});
@@ -23,6 +26,9 @@ class GpuConvolutionWays : public GpuAgainstFloat64 {
       const Tensor moved = t.to(Float16).to(card());
       return channels_last ? last(moved) : moved;
     };
+    std::vector<std::unique_ptr<ForceKernel>> all;
+    for (const char* pass : {"conv2d", "conv2d_input_grad", "conv2d_weight_grad"})
+      if (forced) all.push_back(std::make_unique<ForceKernel>(pass, forced));
     const Tensors near{there(x).set_requires_grad(), there(w).set_requires_grad()};
     const Tensor got = conv2d(near[0], near[1], {}, options);
     const Tensors slopes = grad({got}, near, {there(g)});
@@ -39,13 +45,12 @@ TEST_F(GpuConvolutionWays, GroupsOneByOne) {
       });
       why.find("instructions that this device lacks") != std::string::npos)
     GTEST_SKIP() << why;
-  const ForceKernel forward("conv2d", "each_group"), images("conv2d_input_grad", "each_group"),
-      filters("conv2d_weight_grad", "each_group");
   for (const bool channels_last : {false, true})
     for (const int64_t groups : {2, 5}) {
       const Conv2dOptions options{{2, 1}, {1, 2}, {1, 2}, groups};
       expect_as_float64(values({9, 13 * groups, 40, 37}, Float16), values({24 * groups, 13, 3, 5}, Float16), options,
-                        channels_last, fmt::format("{} groups{}", groups, channels_last ? ", channels last" : ""));
+                        channels_last, fmt::format("{} groups{}", groups, channels_last ? ", channels last" : ""),
+                        "each_group");
     }
 }
 

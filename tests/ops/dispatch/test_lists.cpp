@@ -49,19 +49,20 @@ void add_products(std::string_view op, std::vector<Problem>& all) {
 
 void add_convolutions(std::string_view op, std::vector<Problem>& all) {
   struct Sizes {
-    int64_t images, channels, filters, edge, window;
+    int64_t images, channels, filters, edge, window, groups = 1;
   };
-  for (const auto& [n, c, k, edge, window] :
-       {Sizes{2, 64, 128, 16, 1}, Sizes{2, 64, 128, 16, 3}, Sizes{8, 13, 21, 32, 3}}) {
-    const Shape x{n, c, edge, edge}, w{k, c, window, window}, y{n, k, edge, edge};
-    ConvAttrs attrs{.padding = {window / 2, window / 2}};
+  for (const auto& [n, c, k, edge, window, groups] :
+       {Sizes{2, 64, 128, 16, 1}, Sizes{2, 64, 128, 16, 3}, Sizes{8, 13, 21, 32, 3}, Sizes{16, 64, 64, 32, 3, 2}}) {
+    const Shape x{n, c, edge, edge}, w{k, c / groups, window, window}, y{n, k, edge, edge};
+    ConvAttrs attrs{.padding = {window / 2, window / 2}, .groups = groups};
     std::vector<Shape> shapes = {x, w, {}};
     if (op == "conv2d_input_grad") shapes = std::vector<Shape>{y, w}, attrs.size[0] = attrs.size[1] = edge;
     if (op == "conv2d_weight_grad") shapes = std::vector<Shape>{x, y, {}}, attrs.size[0] = attrs.size[1] = window;
     for (bool channels_last : {false, true})
       all.push_back(
-          {fmt::format("{} to {}, {} x {}{}", c, k, window, window, channels_last ? ", channels last" : ""), attrs,
-           normals(shapes), 0,
+          {fmt::format("{} to {} in {}, {} x {}{}", c, k, groups, window, window,
+                       channels_last ? ", channels last" : ""),
+           attrs, normals(shapes), 0,
            c % 8 == 0 ? std::vector<DType>{Float32, Float16, BFloat16} : std::vector<DType>{Float16, BFloat16},
            channels_last});
   }
@@ -193,6 +194,13 @@ struct Taken {
   }
 };
 
+/// Whether two values of a scatter come to one place, so that in any order either may stay.
+bool comes_twice(const Op& op, const Tensors& in, const Attrs& attrs) {
+  if (op.name != "scatter" || in[1].numel() == 0) return false;
+  const Tensor none = zeros(in[0].shape(), Float64), one = ones(in[1].shape(), Float64);
+  return amax(flatten(scatter_add(none, attrs.as<DimAttrs>().dim, in[1], one)), {0}).item<double>() > 1;
+}
+
 void force_each(const Op& op, const Problem& p, DType dtype, Device device, std::map<std::string, Taken>& taken) {
   SCOPED_TRACE(fmt::format("{} '{}' {}", op.name, p.label, name(dtype)));
   Generator generator(31);
@@ -219,6 +227,7 @@ void force_each(const Op& op, const Problem& p, DType dtype, Device device, std:
     if (want.empty()) want = dispatch(op, Tensors(exact), p.attrs);
     NoGrad guard;
     ++taken[kernel.name].calls;
+    if (kernel.name == std::string_view("any") && comes_twice(op, exact, p.attrs)) continue;
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < got.size(); ++i)
       EXPECT_LE(difference(got[i].to(cpu()).to(Float64), want[i]), tolerance(op.name, rounds ? Float16 : dtype))

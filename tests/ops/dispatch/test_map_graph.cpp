@@ -67,7 +67,8 @@ using Names = std::vector<std::string>;
 // In strips or by one kernel, by a launch for each operator, and captured, where the function calls its operators one
 // by one.
 void expect_bits_of_operators(Device device) {
-  for (const Unary& u : kUnary)
+  for (const Unary& u : kUnary) {
+    if (device.is_gpu() && std::string_view(u.name) == "lgamma") continue;  // a kernel of its own there
     for (const DType dtype : {Float32, Float64, Float16, BFloat16})
       for (const int64_t n : {1, 2, 63, 64, 65, 1000, 4099}) {
         const std::string what = std::string(u.name) + " " + std::string(name(dtype)) + " " + std::to_string(n);
@@ -80,6 +81,7 @@ void expect_bits_of_operators(Device device) {
         const ForceKernel calls("map_graph", "calls");
         expect_same(run({x, weight}), got, what + ", by calls");
       }
+  }
 }
 TEST(MapGraph, HasTheBitsOfItsOperators) { expect_bits_of_operators(cpu()); }
 TEST(GpuMapGraph, HasTheBitsOfItsOperators) {

@@ -6,6 +6,7 @@
 #include "core/gpu_check.h"
 #include "ops/on_card.h"
 #include "tessera/autograd.h"
+#include "tessera/ops_image.h"
 #include "tessera/ops_indexing.h"
 #include "tessera/ops_loss.h"
 #include "tessera/ops_math.h"
@@ -239,6 +240,116 @@ TEST_F(OnCardTest, PlacesOfEveryKindAsTheCpu) {
   for (const auto& [rows, columns, offset] :
        {std::tuple<int64_t, int64_t, int64_t>{5, 5, 0}, {3, 7, 2}, {7, 3, -4}, {4, 4, 9}, {0, 3, 0}})
     expect_near(eye(rows, columns, offset, Float32, card()), eye(rows, columns, offset), 0, "eye");
+}
+
+// Values and gradients of a function on the card are those on the host, in f32 and f64, of rows with gaps, too.
+void expect_as_the_cpu(const std::function<Tensor(const Tensor&)>& f, const Tensor& exact, const std::string& what,
+                       double limit = 1e-10) {
+  for (const DType dtype : {Float64, Float32}) {
+    const Tensor x = cast(exact, dtype), here = x.clone().set_requires_grad(), there = x.to(card()).set_requires_grad();
+    const Tensor want = f(here), got = f(there);
+    const double most = dtype == Float64 ? limit : std::sqrt(limit);
+    expect_near(got, want, most, what);
+    Generator g(17);
+    const Tensor weight = cast(rand(want.shape(), g, Float64), dtype);
+    expect_near(grad({got}, {there}, {weight.to(card())})[0], grad({want}, {here}, {weight})[0], 10 * most,
+                what + ", gradient");
+  }
+}
+
+TEST_F(OnCardTest, SmallMatricesAsTheCpu) {
+  Generator g(21);
+  for (const int64_t n : {1, 2, 7, 16, 17})
+    for (const int64_t batch : {1, 300}) {
+      const Tensor root = rand({batch, n, n}, g, Float64), b = rand({n, 3}, g, Float64);
+      const Tensor x = matmul(root, transpose(root, 1, 2)) * (1.0 / static_cast<double>(n)) + eye(n, -1, 0, Float64);
+      const auto on = [](const Tensor& t, const Tensor& like) { return cast(t, like.dtype()).to(like.device()); };
+      const std::string what = std::to_string(batch) + " of " + std::to_string(n);
+      expect_as_the_cpu([](const Tensor& a) { return det(a); }, x, "det, " + what, 1e-11);
+      expect_as_the_cpu([](const Tensor& a) { return inverse(a); }, x, "inverse, " + what, 1e-11);
+      expect_as_the_cpu([](const Tensor& a) { return cholesky(a); }, x, "cholesky, " + what, 1e-11);
+      expect_as_the_cpu([&](const Tensor& a) { return solve(a, on(b, a)); }, x, "solve, " + what, 1e-11);
+      expect_as_the_cpu([&](const Tensor& a) { return solve(on(x, a), a); }, rand({batch, n, 5}, g, Float64),
+                        "solve for b, " + what, 1e-11);
+    }
+  const Tensor singular = tensor<double>({1, 2, 2, 4}, {1, 2, 2}).to(card());
+  EXPECT_TRUE(all(isnan(inverse(singular))).item<bool>());
+  EXPECT_TRUE(all(isnan(cholesky(-singular))).item<bool>());
+  const Tensor leaf = singular.detach().set_requires_grad();
+  EXPECT_EQ(grad({det(leaf)}, {leaf}, {ones({1}, Float64, card())})[0].to(cpu()).to_vector<double>(),
+            (std::vector<double>{4, -2, -2, 1}));
+}
+
+TEST_F(OnCardTest, LikelihoodsAsTheCpu) {
+  Generator g(22);
+  for (const Shape& shape : {Shape{1, 2}, Shape{300, 37}, Shape{5000, 3}}) {
+    const Tensor x = log(rand(shape, g, Float64) * 0.9 + 0.05), weight = rand({shape[1]}, g, Float64);
+    Tensor target = cast(floor(rand({shape[0]}, g, Float64) * static_cast<double>(shape[1].value())), Int64);
+    target = where(eq(target, full({}, 1, Int64)), full({}, -100, Int64), target);
+    target = concat({zeros({1}, Int64), slice(target, 0, Dim(1), shape[0])}, 0);
+    for (const bool weighted : {false, true})
+      for (const Reduction r : {Reduction::None, Reduction::Sum, Reduction::Mean})
+        expect_as_the_cpu(
+            [&](const Tensor& t) {
+              const Tensor w = weighted ? cast(weight, t.dtype()).to(t.device()) : Tensor();
+              return nll_loss(t, target.to(t.device()), w, -100, r);
+            },
+            x, "nll_loss " + to_string(shape), 1e-11);
+  }
+  const Tensor logs = zeros({2, 3}, Float32, card());
+  for (const int64_t wrong : {3, -1}) {
+    const Tensor target = tensor<int64_t>({0, wrong}, {2}).to(card());
+    EXPECT_THROW(nll_loss(logs, target).item(), Error) << wrong;
+    EXPECT_THROW(multi_margin_loss(logs, target).item(), Error) << wrong;
+  }
+  EXPECT_THROW(multilabel_margin_loss(logs, tensor<int64_t>({0, -1, 0, 1, 3, 0}, {2, 3}).to(card())).item(), Error);
+}
+
+TEST_F(OnCardTest, MeansOfAdaptiveWindowsAsTheCpu) {
+  Generator g(23);
+  const std::pair<Shape, Dims> cases[] = {{{2, 3, 100}, {7}},
+                                          {{1, 1, 5}, {9}},
+                                          {{2, 5, 64, 37}, {5, 5}},
+                                          {{1, 3, 7, 11}, {7, 4}},
+                                          {{2, 2, 13, 8, 9}, {3, 5, 2}},
+                                          {{1, 2, 4, 5, 6}, {8, 3, 6}}};
+  for (const auto& [shape, sizes] : cases)
+    expect_as_the_cpu([&, &sizes = sizes](const Tensor& x) { return adaptive_avg_pool(x, sizes); },
+                      rand(shape, g, Float64), to_string(shape));
+}
+
+TEST_F(OnCardTest, VolumesAreResizedAsOnTheCpu) {
+  Generator g(24);
+  for (const double scale : {2.0, 0.5, 3.0, 7.0}) {
+    expect_as_the_cpu(
+        [&](const Tensor& x) {
+          return resize_by(x, {2, 3, 4}, {scale, scale, scale});
+        },
+        rand({2, 3, 5, 6, 7}, g, Float64), std::to_string(scale));
+  }
+}
+
+TEST_F(OnCardTest, MediansAsTheCpu) {
+  Generator g(25);
+  for (const DType dtype : {Float32, Float64, BFloat16, Int32})
+    for (const Shape& shape : {Shape{1, 1}, Shape{50, 33}, Shape{3, 512}, Shape{2, 513}, Shape{4, 17, 6}}) {
+      Tensor x = cast(floor(rand(shape, g, Float64) * 40.0), dtype);  // with equals
+      if (is_floating(dtype)) x = where(eq(x, full({}, 3, x.dtype())), full({}, NAN, x.dtype()), x);
+      for (const bool is_median : {true, false}) {
+        const auto run = [&](const Tensor& t) {
+          return is_median ? median(t, 1) : kthvalue(t, (t.size(1) + 2) / 3, 1);
+        };
+        const auto want = run(x), got = run(x.to(card()));
+        expect_near(got.first, want.first, 0, to_string(shape));
+        expect_near(got.second, want.second, 0, to_string(shape) + ", places");
+      }
+    }
+}
+
+TEST_F(OnCardTest, NumbersBetweenTwoAsTheCpu) {
+  for (const int64_t steps : {2, 3, 1000, 1001})
+    for (const DType dtype : {Float32, Float64})
+      expect_near(linspace(-1.5, 2.25, steps, dtype, card()), linspace(-1.5, 2.25, steps, dtype), 1e-15, "linspace");
 }
 
 }  // namespace
