@@ -2,9 +2,7 @@
 
 #include <array>
 #include <cstdint>
-#include <string>
 
-#include "ops/gradient.h"
 #include "ops/on_card.h"
 #include "tessera/autograd.h"
 #include "tessera/ops.h"
@@ -12,9 +10,8 @@
 namespace tessera {
 namespace {
 
-// Window i of `count` over `size` elements is [floor(i size / count), ceil((i + 1) size / count)). The windows that an
-// element is in follow the same rule with size and count exchanged.
-const std::string spans = R"(
+// Window i of `count` over `size` elements is [floor(i size / count), ceil((i + 1) size / count)).
+CardKernel mean_kernel("adaptive_means", R"(
 struct Sizes {
   int of[3];
   TESSERA_DEVICE int places() const { return of[0] * of[1] * of[2]; }
@@ -35,9 +32,7 @@ struct Span {
     return ((begin[0] + plane) * to.of[1] + begin[1] + row - plane * length[1]) * to.of[2] + column;
   }
 };
-)";
 
-CardKernel mean_kernel("adaptive_means", spans + R"(
 // A group of `lanes` threads, a power of 2, has a window.
 extern "C" TESSERA_KERNEL(256) void adaptive_means(const T* x, T* y, Sizes in, Sizes out, i64 count, int lanes) {
   TESSERA_SHARED T room[256];
@@ -54,21 +49,6 @@ extern "C" TESSERA_KERNEL(256) void adaptive_means(const T* x, T* y, Sizes in, S
     if (lane < half) own[lane] += own[lane + half];
   }
   if (lane == 0 && window < count) y[window] = own[0] / T(span.volume());
-}
-)");
-
-CardKernel slopes_kernel("slopes_of_adaptive_means", spans + R"(
-extern "C" TESSERA_KERNEL(256) void slopes_of_adaptive_means(const T* g, T* dx, Sizes in, Sizes out, i64 count) {
-  const i64 i = block_in_grid() * 256 + thread_in_block();
-  if (i >= count) return;
-  const i64 plane = i / in.places();
-  const Span windows(int(i - plane * in.places()), in, out);
-  T sum(0);
-  for (int k = 0; k < windows.volume(); ++k) {
-    const int window = windows.at(k, out);
-    sum += g[plane * out.places() + window] / T(Span(window, out, in).volume());
-  }
-  dx[i] = sum;
 }
 )");
 
@@ -90,8 +70,7 @@ bool card_takes_adaptive_mean(const Tensor& x) {
   return on_card(x) && (x.dtype() == Float32 || x.dtype() == Float64) && x.dim() <= 5 && places <= INT32_MAX;
 }
 
-Tensor card_adaptive_mean(const Tensor& given, const Dims& sizes,
-                          const std::function<Tensor(const Tensor&)>& composed) {
+Tensor card_adaptive_mean(const Tensor& given, const Dims& sizes, const std::vector<SparseDim>& products) {
   Shape shape{given.shape()[0], given.shape()[1]};
   for (const int64_t size : sizes) shape.push_back(size);
   const Sizes in = sizes_of(given.shape()), out = sizes_of(shape);
@@ -104,15 +83,8 @@ Tensor card_adaptive_mean(const Tensor& given, const Dims& sizes,
     mean_kernel.launch(x, (y.numel() * lanes + 255) / 256, from, y.data_ptr(), in, out, y.numel(), lanes);
     return Tensors{y};
   };
-  const auto slopes = [=, whole = given.shape()](const Tensors& inputs) {
-    const Tensor g = contiguous(inputs[0]), dx = empty(whole, g.dtype(), g.device());
-    const void* const from = g.data_ptr();
-    if (dx.numel() > 0) slopes_kernel.launch(g, (dx.numel() + 255) / 256, from, dx.data_ptr(), in, out, dx.numel());
-    return Tensors{dx};
-  };
-  const auto backward = [=](const Tensors& inputs, const Tensors&, const Tensors& grads) {
-    if (grad_enabled()) return grad({composed(inputs[0])}, {inputs[0]}, grads, false, true);
-    return custom_function("adaptive_avg_pool_backward", {grads[0]}, slopes, {});
+  const auto backward = [=](const Tensors&, const Tensors&, const Tensors& grads) {
+    return Tensors{sparse_slopes(grads[0], products)};
   };
   return custom_function("adaptive_avg_pool", {given}, forward, backward)[0];
 }

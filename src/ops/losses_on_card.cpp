@@ -1,5 +1,6 @@
 #include "ops/losses_on_card.h"
 
+#include <algorithm>
 #include <string>
 
 #include "ops/on_card.h"
@@ -10,6 +11,7 @@ namespace {
 // 32 lanes have a row; a block has 8.
 constexpr int64_t block_rows = 8;
 constexpr int64_t most_classes = 4096;  // of lists, a bit each in a block's memory
+constexpr int64_t most_parts = 1024;    // of a sum
 
 const std::string rows_of_lanes = R"(
 constexpr int row_lanes = 32, block_rows = 8;
@@ -31,29 +33,45 @@ TESSERA_DEVICE T sum_of_lanes(const Place& at, T value) {
 }
 )";
 
-CardKernel nll_kernel("nll_of_rows", R"(
-// The loss of each row, or of all by one block, and what they weigh together.
-extern "C" TESSERA_KERNEL(256) void nll_of_rows(const T* x, const i64* target, const T* weight, T* loss, T* total,
-                                                Fault* fault, const char* op, i64 rows, i64 classes, i64 ignored,
-                                                int each, int mean) {
+const std::string sums_of_block = R"(
+// The sums of two numbers over a block, in its first thread.
+TESSERA_DEVICE void sum_of_block(double& a, double& b) {
   TESSERA_SHARED double room[2][256];
   const int thread = thread_in_block();
-  double sum = 0, weights = 0;
-  for (i64 i = block_in_grid() * 256 + thread; i < rows; i += each ? rows : 256) {
-    const i64 c = target[i];
-    const bool counts = c != ignored && c >= 0 && c < classes;
-    if (!counts && c != ignored) raise(fault, op, c, classes);
-    const T w = !counts ? T(0) : weight ? weight[c] : T(1), value = counts ? -(x[i * classes + c] * w) : T(0);
-    if (each) loss[i] = value;
-    sum += value, weights += w;
-  }
-  if (each) return;
-  room[0][thread] = sum, room[1][thread] = weights;
+  room[0][thread] = a, room[1][thread] = b;
   for (int half = 128; half > 0; half /= 2) {
     sync_block();
     if (thread < half) room[0][thread] += room[0][thread + half], room[1][thread] += room[1][thread + half];
   }
-  if (thread == 0) *total = T(room[1][0]), *loss = T(mean ? room[0][0] / room[1][0] : room[0][0]);
+  a = room[0][0], b = room[1][0];
+}
+)";
+
+CardKernel nll_kernel("nll_of_rows", sums_of_block + R"(
+// The loss of each row, or what a block's rows lose and weigh.
+extern "C" TESSERA_KERNEL(256) void nll_of_rows(const T* x, const i64* target, const T* weight, T* each, double* parts,
+                                                Fault* fault, const char* op, i64 rows, i64 classes, i64 ignored,
+                                                i64 blocks) {
+  double sum = 0, weights = 0;
+  for (i64 i = block_in_grid() * 256 + thread_in_block(); i < rows; i += blocks * 256) {
+    const i64 c = target[i];
+    const bool counts = c != ignored && c >= 0 && c < classes;
+    if (!counts && c != ignored) raise(fault, op, c, classes);
+    const T w = !counts ? T(0) : weight ? weight[c] : T(1), value = counts ? -(x[i * classes + c] * w) : T(0);
+    if (each) each[i] = value;
+    sum += value, weights += w;
+  }
+  if (each) return;
+  sum_of_block(sum, weights);
+  if (thread_in_block() == 0) parts[block_in_grid()] = sum, parts[blocks + block_in_grid()] = weights;
+}
+)");
+CardKernel nll_total_kernel("nll_of_all", sums_of_block + R"(
+extern "C" TESSERA_KERNEL(256) void nll_of_all(const double* parts, T* loss, T* total, i64 blocks, int mean) {
+  double sum = 0, weights = 0;
+  for (i64 i = thread_in_block(); i < blocks; i += 256) sum += parts[i], weights += parts[blocks + i];
+  sum_of_block(sum, weights);
+  if (thread_in_block() == 0) *total = T(weights), *loss = T(mean ? sum / weights : sum);
 }
 )");
 
@@ -62,7 +80,7 @@ extern "C" TESSERA_KERNEL(256) void slopes_of_nll(const i64* target, const T* we
                                                   i64 count, i64 classes, i64 ignored, int each, int mean) {
   const i64 place = block_in_grid() * 256 + thread_in_block();
   if (place >= count) return;
-  const i64 i = place / classes, c = target[i];
+  const i64 i = quotient(place, classes), c = target[i];
   if (place - i * classes != c || c == ignored) {
     dx[place] = T(0);
     return;
@@ -171,14 +189,21 @@ Tensor card_nll_loss(const Tensor& x, const Tensor& target, const Tensor& weight
   const int each = reduction == Reduction::None, mean = reduction == Reduction::Mean;
   const char* const op = "nll_loss";
   const auto forward = [=](const Tensors& in) {
-    const Tensor logs = contiguous(in[0]), classes = contiguous(in[1]),
-                 of_class = in.size() > 2 ? contiguous(in[2]) : Tensor();
-    const int64_t rows = logs.size(0);
-    const Tensor loss = empty(each ? Shape{Dim(rows)} : Shape(), logs.dtype(), logs.device());
-    const Tensor total = empty({}, logs.dtype(), logs.device());
+    const Tensor logs = contiguous(in[0]), classes = contiguous(in[1]);
+    const Tensor of_class = in.size() > 2 ? contiguous(in[2]) : Tensor();
+    const auto made = [&](const Shape& shape, DType dtype) { return empty(shape, dtype, logs.device()); };
+    const int64_t rows = logs.size(0), needed = (rows + 255) / 256;
+    const int64_t blocks = each ? needed : std::clamp<int64_t>(needed / 4, 1, most_parts);
+    const Tensor loss = made(each ? Shape{Dim(rows)} : Shape(), logs.dtype()), total = made({}, logs.dtype());
+    const Tensor parts = made({2 * blocks}, Float64);
     const void *const from = logs.data_ptr(), *const at = classes.data_ptr(), *const weights = data_or_null(of_class);
-    nll_kernel.launch(logs, each ? (rows + 255) / 256 : 1, from, at, weights, loss.data_ptr(), total.data_ptr(),
-                      fault_on(logs), op, rows, logs.size(1), ignore_index, each, mean);
+    void* const losses = each ? loss.data_ptr() : nullptr;
+    nll_kernel.launch(logs, blocks, from, at, weights, losses, parts.data_ptr(), fault_on(logs), op, rows, logs.size(1),
+                      ignore_index, blocks);
+    if (!each) {
+      const void* const sums = parts.data_ptr();
+      nll_total_kernel.launch(logs, 1, sums, loss.data_ptr(), total.data_ptr(), blocks, mean);
+    }
     return Tensors{loss, total};
   };
   const auto slopes = [=](const Tensors& in) {

@@ -98,7 +98,10 @@ extern "C" TESSERA_KERNEL(256) void places_of_kth(const T* x, i64* places, i64 l
 }
 )");
 
-bool card_takes_kth(const Line& line) { return on_card(line.x) && line.size <= 512 && line.x.numel() > 0; }
+bool card_takes_kth(const Line& line) {
+  constexpr int64_t most = 1 << 25;  // comparisons, beyond which to sort is faster
+  return on_card(line.x) && line.size <= 512 && line.x.numel() > 0 && line.x.numel() * line.size <= most;
+}
 
 // The place of what k elements of its line are before, [.., 1, ..], or where `bad` that of the first NaN.
 Tensor card_places_of_kth(const Line& line, int64_t k, bool bad) {

@@ -426,14 +426,12 @@ Tensor adaptive_avg_pool(const Tensor& x, const Dims& sizes) {
   require_floating(op, x);
   require_adaptive(op, x, sizes);
   if (std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size == 1; })) return global_avg_pool(x);
-  const auto by_lines = [sizes](const Tensor& v) {
+  if (takes_sparse_lines(x)) {
     std::vector<SparseDim> dims;
-    for (int64_t d = 2; d < v.dim(); ++d)
-      if (sizes[d - 2] != v.size(d)) dims.push_back({d, mean_matrix(v, v.size(d), sizes[d - 2])});
-    return sparse_products(v, dims);
-  };
-  if (card_takes_adaptive_mean(x)) return card_adaptive_mean(x, sizes, by_lines);
-  if (takes_sparse_lines(x)) return by_lines(x);
+    for (int64_t d = 2; d < x.dim(); ++d)
+      if (sizes[d - 2] != x.size(d)) dims.push_back({d, mean_matrix(x, x.size(d), sizes[d - 2])});
+    return card_takes_adaptive_mean(x) ? card_adaptive_mean(x, sizes, dims) : sparse_products(x, dims);
+  }
   return adaptive(x, sizes, [](const Tensor& windows, int64_t taps, const AdaptiveWindows& w) {
     Shape shape{w.count, w.most};
     for (int64_t d = taps + 1; d < windows.dim(); ++d) shape.push_back(1);

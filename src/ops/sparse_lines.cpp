@@ -1,7 +1,6 @@
 #include "ops/sparse_lines.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 
 #include "core/capture_state.h"
@@ -229,10 +228,9 @@ Tensor sparse_products(const Tensor& x, std::span<const SparseDim> dims) {
   constexpr double few = 64;
   Tensor y = x;
   if (dims.size() == 3 && dims[0].dim == x.dim() - 3 && dims[1].dim == x.dim() - 2 && card_takes_volumes(x)) {
-    const std::array matrices{dims[0].matrix, dims[1].matrix, dims[2].matrix};
     double each = 1, places = 1;
-    for (const SparseMatrix& m : matrices) each *= mean_length(m), places *= static_cast<double>(m.begins.numel());
-    if (each <= few && places < INT32_MAX) return sparse_volumes(x, matrices);
+    for (const auto& [dim, m] : dims) each *= mean_length(m), places *= static_cast<double>(m.begins.numel());
+    if (each <= few && places < INT32_MAX) return sparse_volumes(x, dims);
   }
   for (size_t i = 0; i < dims.size(); ++i) {
     const auto& [dim, m] = dims[i];
@@ -247,6 +245,11 @@ Tensor sparse_products(const Tensor& x, std::span<const SparseDim> dims) {
     }
   }
   return y;
+}
+
+Tensor sparse_slopes(const Tensor& g, std::vector<SparseDim> dims) {
+  for (SparseDim& d : dims) d.matrix = d.matrix.transposed();
+  return sparse_products(g, dims);
 }
 
 bool takes_sparse_lines(const Tensor& x) { return is_floating(x.dtype()) && !x.device().meta && !is_capturing(); }

@@ -14,6 +14,10 @@ struct SparseMatrix {
   Tensor begins, places, weights;  ///< i32 [count + 1], i32 [entries], f32 or f64 [entries]
   Tensor begins_back, places_back, weights_back;
   bool selects = false, selects_back = false;  ///< every row has one entry, of weight 1; every column
+
+  SparseMatrix transposed() const {
+    return {begins_back, places_back, weights_back, begins, places, weights, selects_back, selects};
+  }
 };
 /// As many entries in each row as there are places for it; no weights: 1. Entries of weight 0 are left out.
 SparseMatrix sparse_matrix(const std::vector<int64_t>& places, const std::vector<double>& weights, int64_t count,
@@ -31,6 +35,8 @@ struct SparseDim {
   SparseMatrix matrix;
 };
 Tensor sparse_products(const Tensor& x, std::span<const SparseDim> dims);
+/// The gradient of x, from that of sparse_products(x, dims).
+Tensor sparse_slopes(const Tensor& g, std::vector<SparseDim> dims);
 
 /// Whether such a product is one call: x is floating and in memory, and nothing is being captured.
 bool takes_sparse_lines(const Tensor& x);

@@ -1,5 +1,6 @@
 #include "ops/sparse_volumes.h"
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -44,12 +45,6 @@ struct CardRows {  // Rows of the text
   int count, length;
 };
 
-using Matrices = std::array<SparseMatrix, 3>;
-
-SparseMatrix transposed(const SparseMatrix& m) {
-  return {m.begins_back, m.places_back, m.weights_back, m.begins, m.places, m.weights, m.selects_back, m.selects};
-}
-
 int row_count(const Tensor& begins) { return static_cast<int>(begins.numel() - 1); }
 
 }  // namespace
@@ -59,13 +54,14 @@ bool card_takes_volumes(const Tensor& x) {
   return x.size(-1) * x.size(-2) * x.size(-3) <= INT32_MAX;
 }
 
-Tensor sparse_volumes(const Tensor& given, const Matrices& matrices) {
+Tensor sparse_volumes(const Tensor& given, std::span<const SparseDim> dims) {
+  const std::vector<SparseDim> all(dims.begin(), dims.end());
   const auto forward = [=](const Tensors& in) {
     const Tensor x = contiguous(in[0]);
     Shape shape = x.shape();
     std::array<CardRows, 3> rows{};
     for (size_t d = 0; d < 3; ++d) {
-      const SparseMatrix& m = matrices[d];
+      const SparseMatrix& m = all[d].matrix;
       rows[d] = {m.begins.data_ptr(), m.places.data_ptr(), m.weights.data_ptr(), row_count(m.begins),
                  row_count(m.begins_back)};
       shape[shape.size() - 3 + d] = rows[d].count;
@@ -76,10 +72,7 @@ Tensor sparse_volumes(const Tensor& given, const Matrices& matrices) {
     return Tensors{y};
   };
   const auto backward = [=](const Tensors&, const Tensors&, const Tensors& grads) {
-    std::vector<SparseDim> dims;
-    for (size_t d = 0; d < 3; ++d)
-      dims.push_back({grads[0].dim() - 3 + static_cast<int64_t>(d), transposed(matrices[d])});
-    return Tensors{sparse_products(grads[0], dims)};
+    return Tensors{sparse_slopes(grads[0], all)};
   };
   return custom_function("sparse_volumes", {given}, forward, backward)[0];
 }
