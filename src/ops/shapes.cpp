@@ -147,8 +147,8 @@ Tensor eye(int64_t rows, int64_t columns, int64_t offset, DType dtype, Device de
     const Tensor all = zeros({rows, columns}, dtype, device);
     if (offset <= -rows || offset >= columns) return all;
     const int64_t top = std::max<int64_t>(0, -offset), left = std::max<int64_t>(0, offset);
-    as_strided(all.storage(), {std::min(rows - top, columns - left)}, {columns + 1}, top * columns + left, dtype)
-        .fill_(1);
+    const int64_t row = all.strides()[0];  // a large matrix has gaps behind its rows on a GPU
+    as_strided(all.storage(), {std::min(rows - top, columns - left)}, {row + 1}, top * row + left, dtype).fill_(1);
     return all;
   }
   const Tensor down = arange(0, static_cast<double>(rows), 1, Int64, device);

@@ -346,6 +346,12 @@ TEST_F(OnCardTest, MediansAsTheCpu) {
     }
 }
 
+TEST_F(OnCardTest, OnesOnTheDiagonalsOfLargeMatrices) {
+  for (const int64_t offset : {0, 3, -5})
+    for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{1911, 1911}, {1500, 2047}, {7, 3}})
+      expect_near(eye(rows, columns, offset, Float32, card()), eye(rows, columns, offset), 0, "eye");
+}
+
 TEST_F(OnCardTest, NumbersBetweenTwoAsTheCpu) {
   for (const int64_t steps : {2, 3, 1000, 1001})
     for (const DType dtype : {Float32, Float64})
