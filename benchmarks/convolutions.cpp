@@ -32,8 +32,10 @@ struct Problem {
   Conv2dOptions options;
   bool channels_last;
 
+  // None where the window does not fit: a quotient of integers would round up to one.
   int64_t places(int d) const {
-    return (size[d] + 2 * options.padding[d] - options.dilation[d] * (taps[d] - 1) - 1) / options.stride[d] + 1;
+    const int64_t room = size[d] + 2 * options.padding[d] - options.dilation[d] * (taps[d] - 1) - 1;
+    return room < 0 ? 0 : room / options.stride[d] + 1;
   }
   double multiplications() const {
     return static_cast<double>(images * filters * places(0) * places(1)) *
