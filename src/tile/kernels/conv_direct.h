@@ -100,6 +100,23 @@ void pack_filters(const ExecutorRef& executor, const StridedView<const T, 4>& w,
 
 namespace detail {
 
+/// Memory that the kernels of tiles ask for ahead: shares of a panel, and nothing behind it. Requests that lead to no
+/// page cost a walk through the tables each.
+template <class T>
+class PanelAhead {
+ public:
+  PanelAhead(const T* panel, i64 steps, i64 width)
+      : begin_(reinterpret_cast<const char*>(panel)),
+        share_(steps / cpu::ahead_steps * cpu::ahead_lines * 64),
+        shares_(ceil_div<i64>(width * cpu::ahead_steps * static_cast<i64>(sizeof(T)), cpu::ahead_lines * 64)) {}
+  /// Of the next tile.
+  const char* next() { return begin_ + turn_++ % shares_ * share_; }
+
+ private:
+  const char* begin_;
+  i64 share_, shares_, turn_ = 0;
+};
+
 /// How a direct convolution is cut: blocks of rows of all images, of columns, and of panels of filters.
 template <class T>
 class DirectPlan {
@@ -107,6 +124,9 @@ class DirectPlan {
   static constexpr i64 nr = cpu::block_columns<T>;
   /// Elements of images that a block reads: with a panel of filters they stay in the second-level cache.
   static constexpr i64 block_elements = 384 * 1024 / static_cast<i64>(sizeof(T));
+  /// Elements of a panel that all pixels of a block are multiplied with before the next of it are read: more would
+  /// leave the second-level cache between one row and the next.
+  static constexpr i64 panel_elements = 256 * 1024 / static_cast<i64>(sizeof(T));
 
   /// Groups of a block follow each other, since their pixels share lines of the caches.
   DirectPlan(i64 groups, const StridedView<const T, 4>& x, const Sweep& h, const Sweep& w, i64 filters, i64 threads)
@@ -121,9 +141,13 @@ class DirectPlan {
     pitch_ = copies_ ? channels + (meet ? NativeVec<T>::lanes : 0) : pixel;
     step_ = copies_ && w.taps == 1 ? 1 : w.stride;
     const i64 rows = x.length(0) * h.outputs, row = w.extent(w.outputs) * channels;
-    column_parts_ = min(w.outputs, max<i64>(1, ceil_div(row * h.taps, block_elements)));
+    // Results stay in that cache, too, from one panel to the next, where all filters have room beside them.
+    const bool light = filters * h.taps * w.taps * channels <= block_elements / 4;
+    const i64 results = light ? w.outputs * filters : 0;
+    column_parts_ = min(w.outputs, max<i64>(1, ceil_div(max(row * h.taps, results), block_elements)));
     const i64 least = groups == 1 ? 1 : min<i64>(4, h.outputs);
-    const i64 most = max(least, block_elements / groups * column_parts_ / max<i64>(1, row * min(h.stride, h.taps)));
+    const i64 seen = max(row * min(h.stride, h.taps), results);
+    const i64 most = max(least, block_elements / groups * column_parts_ / max<i64>(1, seen));
     row_parts_ = ceil_div(rows, most);
     // Filters that are larger than the images are read by one thread each.
     const bool heavy = filters * h.taps * w.taps > rows * w.outputs;
@@ -168,7 +192,9 @@ class DirectTask : DirectPlan<T> {
         columns_(cpu::part(w_.outputs, this->column_parts_, index / this->filter_parts_ % this->column_parts_)),
         rows_(cpu::part(x_.length(0) * h_.outputs, this->row_parts_,
                         index / (this->filter_parts_ * this->column_parts_))),
-        whole_rows_(w_.dilation == 1 && pitch_ == x_.length(3)),
+        width_(cpu::panel_width<T>(filters_, 0)),
+        depth_parts_(min(h_.taps * w_.taps, ceil_div(h_.taps * w_.taps * x_.length(3) * width_, Plan::panel_elements))),
+        whole_rows_(w_.dilation == 1 && pitch_ == x_.length(3) && depth_parts_ <= 1),
         row_pitch_(copies_ ? (w_.taps == 1 ? columns_.size() : w_.extent(columns_.size())) * pitch_ : x_.stride(1)),
         per_row_(whole_rows_ ? 1 : w_.taps) {
     x_.data = x.data;
@@ -176,7 +202,8 @@ class DirectTask : DirectPlan<T> {
 
   i64 scratch_bytes() const {
     using W = cpu::Workspace<T>;
-    return W::bytes(copied_size()) + W::bytes(cpu::block_rows * nr) + W::bytes(offsets_size());
+    return W::bytes(copied_size()) + W::bytes(cpu::block_rows * nr) + W::bytes(offsets_size()) +
+           W::bytes(partial_size());
   }
 
   /// sink(image, row) is the epilogue over [columns of that row of the output, filters].
@@ -186,25 +213,47 @@ class DirectTask : DirectPlan<T> {
     copied_ = memory.take(copied_size());
     T* const block = memory.take(cpu::block_rows * nr);
     offsets_ = reinterpret_cast<i64*>(memory.take(offsets_size()));
+    T* const partial = memory.take(partial_size());
     for (i64 r = 0, at = 0; r < h_.taps; ++r) {
       for (i64 s = 0; s < per_row_; ++s) offsets_[at++] = r * row_distance() + s * w_.dilation * pitch_;
     }
     if (copies_) copy();
-    const i64 depth = h_.taps * w_.taps * x_.length(3);
-    i64 turn = 0;
+    const i64 depth = h_.taps * w_.taps * x_.length(3), taps = h_.taps * per_row_;
+    const auto panel_of = [&](i64 p) { return packed + cpu::panel_offset(depth, p * nr); };
+    const auto width = [&](i64 p) { return cpu::panel_width<T>(filters_, p * nr); };
     for (i64 p = panels_.begin; p < panels_.end; ++p) {
-      const T* const panel = packed + cpu::panel_offset(depth, p * nr);
       const i64 next = min(p + 1, panels_.end - 1);
-      const char* const ahead = reinterpret_cast<const char*>(packed + cpu::panel_offset(depth, next * nr));
-      for (i64 row = rows_.begin; row < rows_.end; ++row) {
-        const auto epilogue_sink = sink(row / h_.outputs, row % h_.outputs);
-        const auto epilogue = cpu::epilogue_of<T>(epilogue_sink);
-        multiply_row(row, panel, p * nr, depth, epilogue, block, ahead, turn);
+      if (depth_parts_ <= 1) {
+        PanelAhead<T> ahead(panel_of(next), depth, width(next));
+        each_row(sink, [&](i64 row, const auto& epilogue) {
+          multiply_row(row, {0, taps}, panel_of(p), p * nr, epilogue, block, ahead);
+        });
+        continue;
+      }
+      for (i64 part = 0; part < depth_parts_; ++part) {
+        const cpu::Span mine = cpu::part(taps, depth_parts_, part);
+        const bool last = part == depth_parts_ - 1;
+        const i64 then = last ? next : p, behind = last ? 0 : mine.end;
+        PanelAhead<T> ahead(panel_of(then) + behind * x_.length(3) * width(then), mine.size() * x_.length(3),
+                            width(then));
+        each_row(sink, [&](i64 row, const auto& epilogue) {
+          T* const sums = partial + (row - rows_.begin) * columns_.size() * nr;
+          multiply_part(row, mine, panel_of(p), p * nr, part == 0, sums, block, ahead);
+          if (last) finish_row(sums, p * nr, epilogue);
+        });
       }
     }
   }
 
  private:
+  /// fn(row, epilogue) of the rows of the block.
+  template <class MakeSink, class Fn>
+  void each_row(const MakeSink& sink, const Fn& fn) const {
+    for (i64 row = rows_.begin; row < rows_.end; ++row) {
+      const auto epilogue_sink = sink(row / h_.outputs, row % h_.outputs);
+      fn(row, cpu::epilogue_of<T>(epilogue_sink));
+    }
+  }
   i64 plan_panels() const { return ceil_div(filters_, nr); }
   /// Rows of the input that outputs [begin, end) of an image see, of those that there are; where there is one tap, a
   /// copy has only those that are seen.
@@ -226,6 +275,7 @@ class DirectTask : DirectPlan<T> {
       row += count;
     }
   }
+  i64 partial_size() const { return depth_parts_ > 1 ? rows_.size() * columns_.size() * nr : 0; }
   i64 copied_size() const {
     i64 rows = 0;
     if (copies_) each_image([&](i64, const cpu::Span& o) { rows += max<i64>(0, inputs(o.begin, o.end).size()); });
@@ -299,33 +349,72 @@ class DirectTask : DirectPlan<T> {
     return copied_ + (before + (h_.taps == 1 ? output : h_.first_input(output)) - held) * row_pitch_;
   }
 
-  void multiply_row(i64 row, const T* panel, i64 filter, i64 depth, const cpu::Epilogue<T>& epilogue, T* block,
-                    const char* ahead, i64& turn) const {
+  /// fn(tile) of the pixels of a row that a kernel computes together, counted from the block's first column.
+  template <class Fn>
+  void each_tile(const Fn& fn) const {
     const i64 count = columns_.size(), tiles = ceil_div(count, i64{cpu::block_rows});
+    for (i64 t = 0; t < tiles; ++t) fn(cpu::part(count, tiles, t));
+  }
+  /// Products of a tile with the taps in `mine`, of whose last vector so many columns are written.
+  void multiply_tile(const T* from, const cpu::Span& mine, const T* panel, i64 filter, const cpu::Span& tile, T* to,
+                     i64 to_pitch, bool whole, const char* ahead) const {
     const i64 filters = min(nr, filters_ - filter);
     const int vectors = static_cast<int>(ceil_div(filters, i64{V::lanes}));
     const int last = static_cast<int>(filters) - (vectors - 1) * V::lanes;
-    const cpu::Span taps = h_.inside(row % h_.outputs);
     const i64 channels = x_.length(3), length = whole_rows_ ? w_.taps * channels : channels;
-    const cpu::Stretches stretches{taps.size() * per_row_, length, offsets_ + taps.begin * per_row_};
-    const T* const b = panel + taps.begin * w_.taps * channels * vectors * V::lanes;
+    const T* const b = panel + mine.begin * length * vectors * V::lanes;
+    const int rows = static_cast<int>(tile.size());
+    const auto kernel = vectors == 1 ? cpu::pick_stretch<V, 1>(rows) : cpu::pick_stretch<V, 2>(rows);
+    kernel({mine.size(), length, offsets_ + mine.begin}, from + tile.begin * step_ * pitch_, step_ * pitch_, b, to,
+           to_pitch, whole ? V::lanes : last, ahead);
+  }
+  /// Those of `mine` that lie inside for a row.
+  cpu::Span inside(i64 row, const cpu::Span& mine) const {
+    const cpu::Span taps = h_.inside(row % h_.outputs);
+    const i64 begin = max(mine.begin, taps.begin * per_row_);
+    return {begin, max(begin, min(mine.end, taps.end * per_row_))};
+  }
+  void multiply_row(i64 row, const cpu::Span& taps, const T* panel, i64 filter, const cpu::Epilogue<T>& epilogue,
+                    T* block, PanelAhead<T>& ahead) const {
+    const cpu::Span seen = inside(row, taps);
+    const bool direct = epilogue.direct != nullptr;
     const T* const from = origin(row);
-    const i64 share = depth / cpu::ahead_steps * cpu::ahead_lines * 64;
-    for (i64 t = 0; t < tiles; ++t, ++turn) {
-      const cpu::Span at = cpu::part(count, tiles, t);
-      const int rows = static_cast<int>(at.size());
-      const i64 column = columns_.begin + at.begin;
-      const auto kernel = vectors == 1 ? cpu::pick_stretch<V, 1>(rows) : cpu::pick_stretch<V, 2>(rows);
-      const bool direct = epilogue.direct != nullptr;
+    each_tile([&](const cpu::Span& tile) {
+      const i64 column = columns_.begin + tile.begin;
       T* const to = direct ? epilogue.direct + column * epilogue.pitch + filter : block;
-      kernel(stretches, from + at.begin * step_ * pitch_, step_ * pitch_, b, to, direct ? epilogue.pitch : nr,
-             direct ? last : V::lanes, ahead + turn % 4 * share);
-      if (!direct) epilogue.apply(epilogue.sink, block, nr, column, filter, rows, filters);
-    }
+      multiply_tile(from, seen, panel, filter, tile, to, direct ? epilogue.pitch : nr, !direct, ahead.next());
+      if (!direct) epilogue.apply(epilogue.sink, block, nr, column, filter, tile.size(), min(nr, filters_ - filter));
+    });
+  }
+  /// The same of a part of the taps, to sums of the row's pixels.
+  void multiply_part(i64 row, const cpu::Span& part, const T* panel, i64 filter, bool first, T* sums, T* block,
+                     PanelAhead<T>& ahead) const {
+    const cpu::Span seen = inside(row, part);
+    if (seen.size() == 0 && !first) return;
+    const T* const from = origin(row);
+    const i64 width = cpu::panel_width<T>(filters_, filter);
+    each_tile([&](const cpu::Span& tile) {
+      T* const to = sums + tile.begin * nr;
+      multiply_tile(from, seen, panel, filter, tile, first ? to : block, nr, true, ahead.next());
+      for (i64 i = 0; i < tile.size() && !first; ++i) {
+        for (i64 j = i * nr; j < i * nr + width; j += V::lanes) store(to + j, load<V>(to + j) + load<V>(block + j));
+      }
+    });
+  }
+  void finish_row(const T* sums, i64 filter, const cpu::Epilogue<T>& epilogue) const {
+    const i64 filters = min(nr, filters_ - filter);
+    each_tile([&](const cpu::Span& tile) {
+      const i64 column = columns_.begin + tile.begin;
+      const T* const from = sums + tile.begin * nr;
+      if (!epilogue.direct) return epilogue.apply(epilogue.sink, from, nr, column, filter, tile.size(), filters);
+      for (i64 i = 0; i < tile.size(); ++i)
+        copy_run(from + i * nr, filters, epilogue.direct + (column + i) * epilogue.pitch + filter);
+    });
   }
 
   cpu::Span panels_, columns_, rows_;
-  bool whole_rows_;  // whether a row of taps is one stretch
+  i64 width_, depth_parts_;  // of panels, and parts in which they are read
+  bool whole_rows_;          // whether a row of taps is one stretch
   i64 row_pitch_, per_row_;
   T* copied_ = nullptr;
   i64* offsets_ = nullptr;

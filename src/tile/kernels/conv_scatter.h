@@ -211,19 +211,17 @@ class ScatterTask : ScatterPlan<T> {
   void multiply(i64 pixels, const T* from, const T* packed, i64 chunk) const {
     const i64 columns = this->columns_of(chunk), panels = ceil_div(columns, nr);
     const i64 tiles = ceil_div(pixels, i64{cpu::block_rows}), none = 0;
-    const i64 share = depth_ / cpu::ahead_steps * cpu::ahead_lines * 64;
-    i64 turn = 0;
     for (i64 p = 0; p < panels; ++p) {
       const T* const b = packed + cpu::panel_offset(depth_, p * nr);
-      const char* const ahead =
-          reinterpret_cast<const char*>(packed + cpu::panel_offset(depth_, min(p + 1, panels - 1) * nr));
+      const i64 next = min(p + 1, panels - 1) * nr;
+      PanelAhead<T> ahead(packed + cpu::panel_offset(depth_, next), depth_, cpu::panel_width<T>(columns, next));
       const bool one = columns - p * nr <= V::lanes;
-      for (i64 t = 0; t < tiles; ++t, ++turn) {
+      for (i64 t = 0; t < tiles; ++t) {
         const cpu::Span at = cpu::part(pixels, tiles, t);
         const int rows = static_cast<int>(at.size());
         const auto kernel = one ? cpu::pick_stretch<V, 1>(rows) : cpu::pick_stretch<V, 2>(rows);
         kernel({1, depth_, &none}, from + at.begin * pitch_, pitch_, b, products_ + at.begin * products_pitch_ + p * nr,
-               products_pitch_, V::lanes, ahead + turn % 4 * share);
+               products_pitch_, V::lanes, ahead.next());
       }
     }
   }

@@ -13,7 +13,7 @@ struct Problem {
   const char* name;
   Shape x, w;
   Conv2dOptions options;
-  const char *forward, *images, *filters;  // the kernels that are to be picked
+  const char *forward = "direct", *images = "direct", *filters = "direct";  // the kernels that are to be picked
 };
 
 // Rows and channels beyond whole blocks of a transposition, channels that lie 2 KB apart, padding, strides, windows of
@@ -192,6 +192,46 @@ TEST(CpuLayouts, GroupsOfFewChannelsAreSpreadOverLanes) {
     EXPECT_STREQ(picked("conv2d_input_grad", {dy_last, w}, attrs, last), p.images);
     for (int d : {0, 1}) attrs.size[d] = w.size(2 + d);
     EXPECT_STREQ(picked("conv2d_weight_grad", {last, dy_last}, attrs, w), p.filters);
+  }
+}
+
+// Filters beyond the second-level cache are read in parts, and results beyond it are computed in blocks of pixels; each
+// image is the same alone.
+TEST(CpuLayouts, DirectKernelsCutWhatExceedsACache) {
+  const std::vector<Problem> problems{
+      {"7 filters of 300 channels", {3, 300, 12, 11}, {7, 300, 7, 7}, {.padding = {3, 2}}},
+      {"a filter and a half panel", {3, 153, 14, 12}, {49, 153, 6, 5}, {.stride = {2, 1}, .padding = {5, 0}}},
+      {"dilated", {2, 410, 13, 9}, {17, 410, 5, 3}, {.padding = {4, 2}, .dilation = {2, 2}}},
+      {"channels apart by 2 KB", {2, 512, 9, 8}, {19, 512, 3, 5}, {.padding = {1, 1}}},
+      {"groups", {2, 602, 9, 10}, {18, 301, 5, 5}, {.padding = {2, 0}, .groups = 2}},
+      {"a gradient of 300 filters", {3, 7, 12, 11}, {300, 7, 7, 7}, {.stride = {1, 2}, .padding = {3, 2}}},
+      {"many results of points", {3, 5, 41, 31}, {389, 5, 1, 1}, {}},
+      {"many gradients of points", {3, 389, 41, 31}, {5, 389, 1, 1}, {}},
+      {"many results of windows", {3, 4, 41, 31}, {389, 4, 3, 2}, {.padding = {1, 0}}}};
+  Generator g(20);
+  for (const Problem& p : problems) {
+    SCOPED_TRACE(p.name);
+    const Tensor x = normal64(p.x, g), w = normal64(p.w, g), bias = normal64({p.w[0]}, g);
+    const Tensor xs = x.to(Float32).to(ChannelsLast), ws = w.to(Float32), bs = bias.to(Float32);
+    const Tensor plain = conv2d(x, w, {}, p.options), added = normal64(plain.shape(), g);
+    const Tensor dy = normal64(plain.shape(), g), residual = added.to(Float32).to(ChannelsLast);
+    const Tensor want = relu(conv2d(x, w, bias, p.options) + added);
+    ConvAttrs attrs = conv_attrs(p.options);
+    for (int d : {0, 1}) attrs.size[d] = x.size(2 + d);
+    const Tensor gradient = dispatch_one(conv2d_input_grad_op, {dy, w}, attrs);
+    const ForceKernel forward("conv2d", p.forward), act("conv2d_act", p.forward), images("conv2d_input_grad", p.images);
+    const auto finished = [&](const Tensor& in, const Tensor& more) {
+      return conv2d_act(in, ws, bs, p.options, Activation::Relu, INFINITY, more);
+    };
+    const Tensor got = finished(xs, residual);
+    EXPECT_LE(relative_error(conv2d(xs, ws, {}, p.options), plain), 2e-6);
+    EXPECT_LE(relative_error(got, want), 2e-6);
+    const Tensor back = dispatch_one(conv2d_input_grad_op, {dy.to(Float32).to(ChannelsLast), ws}, attrs);
+    EXPECT_LE(relative_error(back, gradient), 2e-6);
+    for (int64_t i = 0; i < x.size(0); ++i) {
+      const auto image = [&](const Tensor& t) { return slice(t, 0, i, i + 1); };
+      EXPECT_EQ(finished(image(xs), image(residual)).to_vector<float>(), image(got).to_vector<float>());
+    }
   }
 }
 
