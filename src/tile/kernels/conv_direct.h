@@ -100,8 +100,8 @@ void pack_filters(const ExecutorRef& executor, const StridedView<const T, 4>& w,
 
 namespace detail {
 
-/// Memory that the kernels of tiles ask for ahead: shares of a panel, and nothing behind it. Requests that lead to no
-/// page cost a walk through the tables each.
+/// Memory that the kernels of tiles ask for ahead: shares of a panel, and nothing behind it. Requests behind it, where
+/// there may be no page, made products take up to four times as long.
 template <class T>
 class PanelAhead {
  public:
