@@ -100,7 +100,8 @@ struct TapTable {
   tile::i32 offset[room];
   C weight[room];
 
-  static int sources_for(int taps) { return tile::min(256, room / taps) / lanes * lanes; }
+  /// As many as there is room for: the next channel's plane takes the place of this one in a cache.
+  static int sources_for(int taps) { return room / taps / lanes * lanes; }
   void put(int tap, i64 i, tile::i32 place, C share) {
     offset[tap * sources + i] = place;
     weight[tap * sources + i] = place < 0 ? C(0) : share;
@@ -227,6 +228,20 @@ void sample(const Args& a, Executor& e) {
   });
 }
 
+/// Of a table's taps. What lies beyond the image is added to a number that nobody reads: branches would be guessed wrong.
+template <class C, class T>
+void add_to_plane(const tile::i32* offset, const C* weight, i64 step, int taps, i64 count, const T* dy, C* sums) {
+  C beyond(0);
+  for (i64 i = 0; i < count; ++i) {
+    const C g = tile::convert_element<C>(dy[i]);
+    for (i64 k = 0, tap = i; k < taps; ++k, tap += step) {
+      const tile::i32 at = offset[tap];
+      C* const to = at >= 0 ? sums + at : &beyond;
+      *to += weight[tap] * g;
+    }
+  }
+}
+
 /// Adds the gradients of results to sums of an image's planes: `dy` and `sums` are those of the first of some channels.
 template <class T, class C, class Sources>
 void add_to_planes(const Sources& sources, int taps, i64 group, i64 channels, const T* dy, C* sums, void* room) {
@@ -250,11 +265,7 @@ void add_to_planes(const Sources& sources, int taps, i64 group, i64 channels, co
     const i64 count = tile::min<i64>(most, together - at);
     fill_table(table, sources, group, at, count);
     for (i64 k = 0; k < channels; ++k)
-      for (i64 i = 0; i < count; ++i) {
-        const C g = tile::convert_element<C>(dy[k * together + at + i]);
-        for (i64 tap = i; tap < taps * most; tap += most)
-          if (table.offset[tap] >= 0) sums[k * plane + table.offset[tap]] += table.weight[tap] * g;
-      }
+      add_to_plane(table.offset, table.weight, most, taps, count, dy + k * together + at, sums + k * plane);
   }
 }
 
