@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/util/processors.h"
@@ -83,8 +84,32 @@ CallLog::Begun CallLog::begin(const Call& call) {
   return {record.number, record.in_group};
 }
 
+uint8_t PhaseClock::enter(uint8_t phase) {
+  const int64_t at = now_ns();
+  const uint8_t left = now.exchange(phase, std::memory_order_relaxed);
+  ended[left % kPhases].fetch_add(at - since.exchange(at, std::memory_order_relaxed), std::memory_order_relaxed);
+  return left;
+}
+
+PhaseTimes PhaseClock::times() const {
+  PhaseTimes out;
+  for (size_t p = 0; p < kPhases; ++p) out[p] = ended[p].load(std::memory_order_relaxed);
+  out[now.load(std::memory_order_relaxed) % kPhases] += now_ns() - since.load(std::memory_order_relaxed);
+  return out;
+}
+
 void Control::charge(int other, uint8_t phase, int64_t ns) {
   place(other).kept_waiting[phase % kPhases].fetch_add(ns, std::memory_order_relaxed);
+}
+
+void Control::charge(int other, const PhaseTimes& before, int64_t ns) {
+  PhaseTimes spent = place(other).phase.times();
+  int64_t all = 0;
+  for (size_t p = 0; p < kPhases; ++p) all += spent[p] = std::clamp<int64_t>(spent[p] - before[p], 0, ns);
+  if (all == 0) return charge(other, place(other).phase.now, ns);
+  for (size_t p = 0; p < kPhases; ++p)
+    charge(other, static_cast<uint8_t>(p),
+           static_cast<int64_t>(static_cast<double>(ns) * static_cast<double>(spent[p]) / static_cast<double>(all)));
 }
 
 Control::Waiting::Waiting(const Control& control, int self, int other, int64_t began)

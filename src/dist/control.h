@@ -1,5 +1,6 @@
 // What the ranks of a host and their launcher know of each other: who is where, and whether the run goes on.
 #pragma once
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -18,6 +19,20 @@ namespace tessera::dist {
 constexpr int kMaxRanks = 1024;
 constexpr int kPhases = 4;  ///< of Phase
 
+using PhaseTimes = std::array<int64_t, kPhases>;  ///< nanoseconds in each
+
+/// Which phase of training a rank is in, and how long it was in each.
+struct PhaseClock {
+  std::atomic<uint8_t> now;    ///< a Phase; the first member, to which InPhase points
+  std::atomic<int64_t> since;  ///< nanoseconds of the steady clock
+  std::atomic<int64_t> ended[kPhases];
+
+  /// Returns the phase before.
+  uint8_t enter(uint8_t phase);
+  /// Up to now. Differences of two of them count.
+  PhaseTimes times() const;
+};
+
 /// Where a rank is. Written by it, read by the launcher; those of other hosts are as their launchers said last.
 struct alignas(64) Place {
   std::atomic<int32_t> pid;        ///< 0: of another host
@@ -26,12 +41,12 @@ struct alignas(64) Place {
   std::atomic<uint64_t> calls;     ///< collectives that it began
   std::atomic<uint8_t> kind;       ///< of the last of them
   std::atomic<int64_t> step;       ///< of training
-  std::atomic<uint8_t> phase;      ///< of training: a Phase
-  std::atomic<uint8_t> has_left;   ///< it is done, and nobody need wait for it
-  std::atomic<uint8_t> process;    ///< of another host: a letter of /proc/PID/stat
-  std::atomic<uint8_t> engine;     ///< of tensors of the host, as engine_name() knows it; 0: not yet
-  std::atomic<uint16_t> port;      ///< at which it takes streams; 0: not yet
-  HostAddress address;             ///< written before the port
+  PhaseClock phase;
+  std::atomic<uint8_t> has_left;  ///< it is done, and nobody need wait for it
+  std::atomic<uint8_t> process;   ///< of another host: a letter of /proc/PID/stat
+  std::atomic<uint8_t> engine;    ///< of tensors of the host, as engine_name() knows it; 0: not yet
+  std::atomic<uint16_t> port;     ///< at which it takes streams; 0: not yet
+  HostAddress address;            ///< written before the port
   /// Nanoseconds that others have waited for it, as the last to come, by its phase.
   std::atomic<int64_t> kept_waiting[kPhases];
   std::atomic<int64_t> waited;  ///< nanoseconds that it has waited for others
@@ -97,8 +112,10 @@ class Control {
   /// Of a rank of this host: its last collectives, and where it is if it was asked.
   FlightRecorder& recorder(int rank) const { return of_rank(rank).recorder; }
   StackTrace& stack(int rank) const { return of_rank(rank).stack; }
-  /// Notes that `self` has waited so long for `other`, which was then in that phase.
+  /// Notes that others have waited so long for that rank, in that phase.
   void charge(int other, uint8_t phase, int64_t ns);
+  /// The same in the phases that it was in since its clock showed `before`.
+  void charge(int other, const PhaseTimes& before, int64_t ns);
   bool is_crowded() const { return is_crowded_; }
   double timeout = 1800;
 

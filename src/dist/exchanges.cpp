@@ -145,7 +145,7 @@ void Exchanges::exchange(Flows& flows) {
       ++flows.out[p].second, ++flows.in[p].second;
     }
   const int64_t came = is_first_ ? now_ns() : 0;  // later exchanges of a call wait for the same work
-  uint8_t phases[kMaxRanks];
+  std::vector<PhaseTimes> phases;
   bool has_waited = false;
   int64_t began = 0;  // when nothing went on any more
   for (int looks = 0;;) {
@@ -166,14 +166,14 @@ void Exchanges::exchange(Flows& flows) {
     }
     if (began == 0) began = now_ns();
     if (is_first_ && unheard_ > 0 && !std::exchange(has_waited, true))
-      for (int r = 0; r < size(); ++r)
-        phases[r] = control_->place(members_[static_cast<size_t>(r)]).phase.load(std::memory_order_relaxed);
+      for (const int member : members_) phases.push_back(control_->place(member).phase.times());
     if (++looks < looks_ && !control_->is_crowded()) relax();
     else sleep(flows, waited_for(flows), began);
   }
   for (; differing_ >= 0; std::this_thread::sleep_for(std::chrono::milliseconds(5))) say_difference();
   // The time that this rank has waited is the last one's.
-  if (has_waited) control_->charge(members_[static_cast<size_t>(last_)], phases[last_], last_came_ - came);
+  if (has_waited)
+    control_->charge(members_[static_cast<size_t>(last_)], phases[static_cast<size_t>(last_)], last_came_ - came);
   is_first_ = false;
 }
 

@@ -210,11 +210,13 @@ int World::local_rank() const { return state_->local_rank; }
 InPhase::InPhase(const Group& group, Phase phase) : phase_(nullptr) {
   const Group::State& state = group.state();
   if (!state.control) return;
-  phase_ = &state.control->place(state.members[static_cast<size_t>(state.rank)]).phase;
-  before_ = phase_->exchange(static_cast<uint8_t>(phase), std::memory_order_relaxed);
+  PhaseClock& clock = state.control->place(state.members[static_cast<size_t>(state.rank)]).phase;
+  phase_ = &clock.now;
+  before_ = clock.enter(static_cast<uint8_t>(phase));
 }
 InPhase::~InPhase() {
-  if (phase_) phase_->store(before_, std::memory_order_relaxed);
+  static_assert(std::is_standard_layout_v<PhaseClock>);
+  if (phase_) reinterpret_cast<PhaseClock*>(phase_)->enter(before_);
 }
 
 double milliseconds_waited(const Group& group) {

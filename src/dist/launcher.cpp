@@ -453,7 +453,10 @@ int launch_on_hosts(LaunchOptions options, const Signals& signals, const std::st
   return end.code ? end.code : code;
 }
 
-HostSlots checked_host(const std::string& name, int slots, const std::string& line) {
+HostSlots checked_host(const std::vector<HostSlots>& others, const std::string& name, int slots,
+                       const std::string& line) {
+  if (std::any_of(others.begin(), others.end(), [&](const HostSlots& other) { return other.name == name; }))
+    throw Error(fmt::format("launch: host {} is given twice: --procs and slots=N say how many ranks it has", name));
   if (name.empty() || name.front() == '-' || name.find_first_of(" \t'\"\\") != std::string::npos || slots < 1)
     throw Error(fmt::format("launch: \"{}\" names no host", line));
   return {name, slots};
@@ -466,7 +469,7 @@ std::vector<HostSlots> parse_hosts(const std::string& list, int slots) {
   for (size_t begin = 0; begin <= list.size();) {
     const size_t end = std::min(list.find(',', begin), list.size());
     const std::string name = list.substr(begin, end - begin);
-    out.push_back(checked_host(name, slots, list));
+    out.push_back(checked_host(out, name, slots, list));
     begin = end + 1;
   }
   return out;
@@ -485,21 +488,25 @@ std::vector<HostSlots> parse_hostfile(const std::string& text, int slots) {
       if (!rest.starts_with("slots=") || std::from_chars(rest.data() + 6, end, of_host).ptr != end || rest.size() == 6)
         throw Error(fmt::format("launch: \"{}\" is no line such as \"host slots=4\"", line));
     }
-    out.push_back(checked_host(name, of_host, line));
+    out.push_back(checked_host(out, name, of_host, line));
   }
   if (out.empty()) throw Error("launch: the list of hosts is empty");
   return out;
 }
 
-int launch(const LaunchOptions& options) {
-  if (options.command.empty()) throw Error("launch: there is no command");
+void check(const LaunchOptions& options) {
   if (const int each = threads_of_rank(options); options.pins && each * options.procs > available_processors())
-    throw Error(fmt::format("launch: {} ranks of {} threads are not pinned to {} processors", options.procs, each,
-                            available_processors()));
+    throw Error(fmt::format("launch: {} ranks with {} threads each cannot be pinned: there are {} processors",
+                            options.procs, each, available_processors()));
   if (options.nodes > 1 && options.rendezvous.empty())
     throw Error("launch: several hosts meet somewhere: give --rendezvous HOST:PORT of the first one");
   if (options.node_rank < 0 || options.node_rank >= options.nodes)
     throw Error(fmt::format("launch: there is no host {} among {}", options.node_rank, options.nodes));
+}
+
+int launch(const LaunchOptions& options) {
+  if (options.command.empty()) throw Error("launch: there is no command");
+  check(options);
   const std::string began = std::to_string(std::time(nullptr));
   const Signals signals;
   if (options.nodes > 1 || options.hosts.size() > 1) return launch_on_hosts(options, signals, began);

@@ -43,6 +43,9 @@ struct LaunchOptions {
 std::vector<HostSlots> parse_hostfile(const std::string& text, int slots);
 std::vector<HostSlots> parse_hosts(const std::string& list, int slots);
 
+/// Throws Error where options do not go together.
+void check(const LaunchOptions& options);
+
 /// Runs until all ranks have ended. Returns 0, or the code of the rank that failed first, 128 and its number after a
 /// signal. Throws Error where a process cannot be begun. The first SIGINT or SIGTERM goes to all ranks, a second kills.
 int launch(const LaunchOptions& options);

@@ -69,13 +69,13 @@ void Neighbours::meet() {
   if (is_first_) line(rank_).said[round % 2] = {call_, log_.calls()};
   line(rank_).came[round % 2].store(came, std::memory_order_relaxed);
   line(rank_).arrived.advance_to(++round_);
-  uint8_t phases[kMaxRanks];
+  PhaseTimes phases[kMaxRanks];
   bool waits = false;
   for (int i = 1; i < size(); ++i) {
     const int other = (rank_ + i) % size();
     if (line(other).arrived.reached(round_)) continue;
     if (!std::exchange(waits, true) && is_first_)
-      for (int r = 0; r < size(); ++r) phases[r] = control_->place(members_[r]).phase.load(std::memory_order_relaxed);
+      for (int r = 0; r < size(); ++r) phases[r] = control_->place(members_[r]).phase.times();
     control_->wait(line(other).arrived, round_, members_[rank_], members_[other]);
   }
   if (!std::exchange(is_first_, false)) return;
@@ -84,7 +84,7 @@ void Neighbours::meet() {
 }
 
 // The time that this rank has waited is the last one's.
-void Neighbours::charge(uint32_t round, int64_t came, const uint8_t* phases) {
+void Neighbours::charge(uint32_t round, int64_t came, const PhaseTimes* phases) {
   const auto time_of = [&](int r) { return line(r).came[round % 2].load(std::memory_order_relaxed); };
   int last = rank_;
   for (int r = 0; r < size(); ++r)

@@ -52,7 +52,7 @@ class Neighbours final : public Engine {
     std::optional<CallLog::Scope> logged_;
   };
   void meet();
-  void charge(uint32_t round, int64_t came, const uint8_t* phases);
+  void charge(uint32_t round, int64_t came, const PhaseTimes* phases);
   void compare();
   void deal(const char* in, int64_t row, int64_t n);
   void collect(const Call& call, const char* in, char* out);

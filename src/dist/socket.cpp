@@ -234,7 +234,7 @@ bool Channel::receive() {
   }
 }
 
-Message Channel::wait(double seconds) const {
+Message Channel::wait(double seconds, const std::string& whom) const {
   const double until = clock_s() + seconds;
   const auto read = [&](char* out, size_t bytes) {
     for (size_t at = 0; at < bytes;) {
@@ -243,7 +243,7 @@ Message Channel::wait(double seconds) const {
       else if (n == 0) throw ConnectionClosed("dist: the connection was closed");
       else if (errno != EAGAIN && errno != EINTR) refuse_message("did not come");
       else if (!wait_for(fd(), POLLIN, until - clock_s()) && clock_s() >= until)
-        throw Error(fmt::format("dist: no answer within {:g} s", seconds));
+        throw Error(fmt::format("dist: {} says nothing for {:.3g} s", whom, seconds));
     }
   };
   char length[4];
@@ -256,14 +256,14 @@ Message Channel::wait(double seconds) const {
 Channel knock(const HostAddress& address, int port, const Key& key, Hello hello, double seconds) {
   Channel channel(Socket::connect(address, port, seconds));
   const auto at = [&] { return fmt::format("{} port {}", to_string(address), port); };
-  const Message first = channel.wait(seconds);
+  const Message first = channel.wait(seconds, at());
   const auto* const challenge = std::get_if<Challenge>(&first);
   if (!challenge) throw Error(fmt::format("dist: {} does not speak as Tessera does", at()));
   if (challenge->version != wire_version()) throw Error(fmt::format("dist: {} is of another version", at()));
   hello.nonce = new_nonce();
   hello.proof = proof_of(key, *challenge, hello);
   channel.send(hello);
-  const Message answer = channel.wait(seconds);
+  const Message answer = channel.wait(seconds, at());
   if (const auto* refused = std::get_if<Refused>(&answer))
     throw Error(fmt::format("dist: {} refuses: {}", at(), refused->why));
   const auto* const welcome = std::get_if<Welcome>(&answer);

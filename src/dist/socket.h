@@ -84,9 +84,9 @@ class Channel {
   bool receive();
   /// The next that has come. Throws Error at bytes that are no message.
   std::optional<Message> next() { return stream_.next(); }
-  /// The next one and no byte behind it, which nothing was taken of before. Throws Error after so many seconds, and
-  /// ConnectionClosed.
-  Message wait(double seconds) const;
+  /// The next one and no byte behind it, which nothing was taken of before. Throws Error after so many seconds, with
+  /// whom nothing came from, and ConnectionClosed.
+  Message wait(double seconds, const std::string& whom) const;
   /// Becomes a stream of bytes.
   Socket release() { return std::move(socket_); }
 

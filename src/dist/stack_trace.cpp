@@ -47,11 +47,14 @@ void write_stack(int, siginfo_t*, void* context) {
   const int before = errno;
   StackTrace* const to = shown_to.load();
   if (!to) return;
-  constexpr int kOwn = 8;  // at most, of this function and of how the signal came
+  constexpr int kOwn = 16;  // at most, of this function and of how the signal came
   void* at[StackTrace::kFrames + kOwn];
   const int count = backtrace(at, StackTrace::kFrames + kOwn);
   int first = static_cast<int>(std::find(at, at + count, interrupted_at(context)) - at);
   if (first == count) first = std::min(count, 2);
+  // A handler that passes the signal on, such as Python's, was itself called through the same return address.
+  for (int i = 2; i < std::min(count, kOwn); ++i)
+    if (at[i] == at[1]) first = std::max(first, i + 1);
   const int all = std::min(count, first + StackTrace::kFrames);
   for (int i = first; i < all; ++i) {
     StackTrace::Frame& frame = to->frames[i - first];

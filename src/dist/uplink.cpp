@@ -216,7 +216,7 @@ class Uplink::Thread {
       Place& place = control_->place(w.rank);
       if (place.port == 0) place.address = w.address == HostAddress{} ? hub_address() : w.address;
       place.port.store(w.port, std::memory_order_release);
-      place.phase.store(w.phase % kPhases, std::memory_order_relaxed);
+      if (place.phase.now != w.phase) place.phase.enter(w.phase % kPhases);
       place.has_left = w.has_left;
       place.engine = w.engine;
     }
@@ -283,7 +283,7 @@ class Uplink::Thread {
                            .calls = place.calls.load(std::memory_order_relaxed),
                            .port = place.port.load(),
                            .kind = place.kind.load(std::memory_order_relaxed),
-                           .phase = place.phase.load(std::memory_order_relaxed),
+                           .phase = place.phase.now.load(std::memory_order_relaxed),
                            .has_left = place.has_left.load(),
                            .process = static_cast<uint8_t>(pid > 0 ? letter_of_process(pid) : 'X'),
                            .engine = place.engine.load()});

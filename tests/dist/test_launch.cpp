@@ -123,6 +123,25 @@ void rank_does(const std::string& what, const World& world) {
       goes_on = all_reduce(full({1}, world.rank() == 1 && !is_enough, Float32), world);
     }
   }
+  if (what == "late data") {  // others wait already when it begins
+    const auto waited_in = [&](Phase p) {
+      return static_cast<double>(world.state().control->place(1).kept_waiting[static_cast<int>(p)].load()) * 1e-9;
+    };
+    const double data = waited_in(Phase::Data), other = waited_in(Phase::Other);
+    for (int i = 0; i < 10; ++i) {
+      while (world.rank() == 1 && world.state().control->place(0).waits_for != 2) std::this_thread::yield();
+      const InPhase outer(world, Phase::Compute);
+      if (world.rank() == 1) {
+        const InPhase phase(world, Phase::Data);
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      }
+      add(1);
+    }
+    if (world.rank() == 0) {
+      EXPECT_GT(waited_in(Phase::Data) - data, 0.9);
+      EXPECT_LT(waited_in(Phase::Other) - other, 0.5 * (waited_in(Phase::Data) - data));
+    }
+  }
   if (what == "twice") {
     const World again;  // the same one
     all_reduce(ones({3}), again);
@@ -228,6 +247,11 @@ TEST(Launch, GoesOnWithFewerThatDivideTheWork) {
   EXPECT_EQ(ended.out, (std::vector<std::string>{"[0] 2 after 2", "[1] 2 after 2"}));
   options.min_procs = 3;
   EXPECT_EQ(run(options).code, 2);
+}
+
+TEST(Launch, WaitsAreOfThePhaseThatKeptOthersWaiting) {
+  const Ended ended = run_ranks_as("late data", 2);
+  EXPECT_EQ(ended.code, 0) << (ended.out.empty() ? "" : ended.out[0]);
 }
 
 TEST(Launch, ProcessesAddUp) {
@@ -508,7 +532,19 @@ TEST(LaunchHosts, ReadListsOfHosts) {
   EXPECT_EQ(hosts[1].slots, 2);
   EXPECT_THROW(parse_hostfile("a slots=x", 1), Error);
   EXPECT_THROW(parse_hosts("a,-oProxyCommand=x", 1), Error);
+  EXPECT_THROW(parse_hosts("a,b,a", 1), Error);
+  EXPECT_THROW(parse_hostfile("a slots=2\na slots=2\n", 1), Error);
   EXPECT_EQ(first_of_nodes("n[03-05,9]-x,m"), "n03-x");
+}
+
+TEST(LaunchHosts, OneThatSaysNothingIsNamed) {
+  const Socket silent = Socket::listen(0);
+  try {
+    knock(kThisHost, silent.port(), key_of("a"), {}, 0.2);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.what(), "dist: 127.0.0.1 port " + std::to_string(silent.port()) + " says nothing for 0.2 s");
+  }
 }
 
 TEST(LaunchHosts, AStrangerIsRefused) {
