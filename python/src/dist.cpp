@@ -70,7 +70,9 @@ void bind_groups(nb::module_& m) {
           "__init__",
           [](dist::World* made, double timeout, const std::string& engine, bool even_alone) {
             new (made) dist::World({.timeout = timeout, .engine = engine, .even_alone = even_alone});
-            if (made->size() > 1) show_python_stack();
+            if (made->size() == 1) return;
+            show_python_stack();
+            nb::module_::import_("tessera.distributed").attr("_end_in_a_line")();
           },
           nb::arg("timeout") = 0.0, nb::arg("engine") = "", nb::arg("even_alone") = false)
       .def("device", &dist::World::device, nb::arg("first"),
@@ -182,7 +184,7 @@ void bind_training(nb::module_& m) {
            "Leaves the sum in the parameters, and begins anew.")
       .def("clear", &dist::GradientSum::clear, "Begins anew without it.");
   nb::class_<dist::LocalSGDOptions>(m, "LocalSGDOptions",
-                                    "The options of LocalSGD, as train.Options.local_sgd takes them.")
+                                    "The options of LocalSGD, as it and train.Options.local_sgd take them.")
       .def(
           "__init__",
           [](dist::LocalSGDOptions* made, const Hierarchy& hierarchy, int64_t period, int64_t warmup,
@@ -208,6 +210,15 @@ void bind_training(nb::module_& m) {
           nb::arg("model"), nb::arg("group"), nb::arg("hierarchy") = "", nb::kw_only(), nb::arg("period") = 4,
           nb::arg("warmup") = 0, nb::arg("gradients_within") = 1, nb::arg("outer_momentum") = 0.0,
           nb::arg("first_step") = 0, nb::keep_alive<1, 2>(), nb::call_guard<Unlocked>())
+      .def(
+          "__init__",
+          [](dist::LocalSGD* made, const nn::Module& model, const Group& group, dist::LocalSGDOptions options,
+             int64_t first_step) {
+            options.first_step = first_step;
+            new (made) dist::LocalSGD(model, group, options);
+          },
+          nb::arg("model"), nb::arg("group"), nb::arg("options"), nb::kw_only(), nb::arg("first_step") = 0,
+          nb::keep_alive<1, 2>(), nb::call_guard<Unlocked>())
       .def("step", &dist::LocalSGD::step, nb::arg("lr") = 1.0, nb::call_guard<Unlocked>(),
            "After each step of the optimizer; `lr` scales outer momentum.")
       .def("average", &dist::LocalSGD::average, nb::call_guard<Unlocked>(),
@@ -236,8 +247,18 @@ void bind_training(nb::module_& m) {
 }  // namespace
 
 void bind_dist(nb::module_& m) {
-  nb::exception<dist::Aborted>(m, "Aborted", m.attr("Error")).attr("__doc__") =
-      "The run was ended for all ranks: the message says which one failed, and why.";
+  const nb::exception<dist::Aborted> aborted(m, "Aborted", m.attr("Error"));
+  aborted.attr("__doc__") = "The run was ended for all ranks: the message says which one failed, and why.";
+  // Ctrl-C ends all ranks. One that waited then raises KeyboardInterrupt, not how another one ended.
+  nb::register_exception_translator(
+      [](const std::exception_ptr& thrown, void* type) {
+        try {
+          std::rethrow_exception(thrown);
+        } catch (const dist::Aborted& e) {
+          if (PyErr_CheckSignals() == 0) PyErr_SetString(static_cast<PyObject*>(type), e.what());
+        }
+      },
+      aborted.ptr());
   bind_groups(m);
   bind_collectives(m);
   m.def(

@@ -11,6 +11,10 @@ Tensors of a collective have the same shape and dtype on all ranks. Those that r
 """
 from __future__ import annotations
 
+import os
+import sys
+import traceback
+
 from . import _C
 from ._C import Aborted, DataParallel, GradientSum, Group, LocalSGD, LocalSGDOptions, Tensor, Work, World  # noqa: F401
 
@@ -28,6 +32,24 @@ def start(collective: Callable[..., Tensor], *args: Any, **options: Any) -> Work
     if begin is None:
         raise ValueError(f"start: {collective} is no collective that gives a tensor")
     return begin(*args, **options)
+
+
+def _end_in_a_line() -> None:
+    """Of ranks that another one or Ctrl-C ended, each says where it was in a line: no traceback hides the reason."""
+    before = sys.excepthook
+    if getattr(before, "_ends_in_a_line", False):
+        return
+    here = os.path.dirname(__file__)
+
+    def hook(kind: Any, error: Any, trace: Any) -> None:
+        if not issubclass(kind, (Aborted, KeyboardInterrupt)):
+            return before(kind, error, trace)
+        frames = [f for f in traceback.extract_tb(trace) if os.path.dirname(f.filename) != here]
+        place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+        print(f"{kind.__name__}{place}" + (f": {error}" if str(error) else ""), file=sys.stderr)
+
+    hook._ends_in_a_line = True  # type: ignore[attr-defined]
+    sys.excepthook = hook
 
 
 def all_reduce_(tensors: Sequence[Tensor], group: Group, op: str = "sum") -> None:

@@ -1,7 +1,9 @@
 """Ranks that are processes of Python."""
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -161,6 +163,8 @@ train(parts, second, range(9, 13))
 assert (whole.weight.detach().numpy() == parts.weight.detach().numpy()).all() and second.all_met()
 bias = whole.bias.detach()
 assert (dist.all_gather(bias, world).numpy().reshape(4, 3) == bias.numpy()).all()
+again = dist.LocalSGD(parts, world, dist.LocalSGDOptions({2: 2, 4: 4}, warmup=3), first_step=9)
+assert again.steps == 9 and [again.level_at(step) for step in (2, 6, 8)] == [None, 0, 1]
 try:
     dist.LocalSGD(parts, world, {2: 3, 4: 4})
 except tessera.Error as e:
@@ -192,11 +196,45 @@ dist.barrier(world)
         seen = []
         for line in running.stderr:
             seen.append(line)
-            if "in endless" in line:
+            if sum(line.startswith("note:   ") for line in seen) == 3:
                 running.terminate()
         assert running.wait(20) != 0
     assert any("rank 0 waits for rank 1 in barrier" in line for line in seen), seen
     assert any("in endless" in line for line in seen), seen
+    # Nor is the handler that asked Python in the way of what the thread was in.
+    assert not any("faulthandler" in line or "pthread_kill" in line for line in seen), seen
+
+
+@needs_command
+def test_ranks_that_others_end_say_so_in_a_line():
+    script = """
+import os, signal, sys, time
+import tessera
+from tessera import distributed as dist
+signal.signal(signal.SIGINT, signal.default_int_handler)
+world = dist.World()
+print("begins", flush=True)
+if sys.argv[1:] == ["raise"] and world.rank == 1: raise ValueError("mine")
+if world.rank == 1: time.sleep(60)
+dist.all_reduce(tessera.ones(3), world)
+"""
+    ended = launch(script, 4, "raise")
+    assert ended.returncode == 1
+    assert ended.stderr.count("Traceback") == 1 and "[1] ValueError: mine" in ended.stderr
+    for rank in (0, 2, 3):
+        lines = [line for line in ended.stderr.splitlines() if line.startswith(f"[{rank}]")]
+        assert len(lines) == 1 and lines[0].startswith(f"[{rank}] Aborted at "), ended.stderr
+        assert lines[0].endswith(": rank 1 ended with exit code 1")
+
+    with subprocess.Popen(command_of(script, 4), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          env=ENVIRONMENT) as running:
+        for _ in range(4):
+            assert "begins" in running.stdout.readline()
+        time.sleep(0.3)
+        running.send_signal(signal.SIGINT)
+        lines = running.stderr.read().splitlines()
+        assert running.wait(20) == 128 + signal.SIGINT
+    assert len(lines) == 4 and all("] KeyboardInterrupt at " in line for line in lines), lines
 
 
 @needs_command
