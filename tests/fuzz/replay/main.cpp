@@ -26,6 +26,7 @@ using Bytes = std::vector<std::uint8_t>;
 constexpr std::size_t max_cuts = 500, max_mutations = 2000;
 
 const char* kept = nullptr;
+std::size_t runs = 0;
 
 void run(const Bytes& bytes) {
   if (kept)
@@ -33,6 +34,7 @@ void run(const Bytes& bytes) {
         .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   const Bytes exact(bytes.begin(), bytes.end());  // no spare capacity: sanitizers see a read past the end
   LLVMFuzzerTestOneInput(exact.data(), exact.size());
+  ++runs;
 }
 
 void replay(const Bytes& seed, std::size_t seeds, std::mt19937& random) {
@@ -78,7 +80,8 @@ int main(int argc, char** argv) {
       std::ifstream stream(file, std::ios::binary);
       replay(Bytes(std::istreambuf_iterator<char>(stream), {}), files.size(), random);
     }
-    if (argc > 2) std::printf("round %u of %zu seeds\n", round, files.size()), std::fflush(stdout);
+    if (argc > 2)
+      std::printf("round %u of %zu seeds, %zu runs in all\n", round, files.size(), runs), std::fflush(stdout);
   } while (Clock::now() < until && !files.empty());
   std::printf("%zu seeds\n", files.size());
   return files.empty() ? 1 : 0;
