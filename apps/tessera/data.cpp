@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <filesystem>
 #include <set>
 
 #include "data_commands.h"
@@ -11,6 +12,8 @@
 
 namespace tessera::app {
 namespace {
+
+namespace fs = std::filesystem;
 
 void print_info(const MdsReader& reader) {
   int64_t bytes = 0, compressed = 0;
@@ -22,7 +25,8 @@ void print_info(const MdsReader& reader) {
     if (!shard.compression.empty()) compressions.insert(shard.compression);
     hashes.insert(shard.hashes.begin(), shard.hashes.end());
   }
-  fmt::print("{} samples in {} shards, {}", reader.size(), shards.size(), decimal(static_cast<double>(bytes), "B"));
+  fmt::print("{} samples in {}, {}", reader.size(), shards_text(static_cast<int64_t>(shards.size())),
+             decimal(static_cast<double>(bytes), "B"));
   if (compressed)
     fmt::print(", {} as {}", decimal(static_cast<double>(compressed), "B"), fmt::join(compressions, ", "));
   fmt::print("\nhashes: {}\n", hashes.empty() ? "none" : fmt::format("{}", fmt::join(hashes, ", ")));
@@ -45,7 +49,7 @@ void verify(const MdsReader& reader) {
     reader.prefetch(std::span(firsts).subspan(next, std::min(ahead, firsts.size() - next)));
     reader.verify(i);
   }
-  fmt::print("{} samples in {} shards are whole\n", reader.size(), shards);
+  fmt::print("{} samples in {} are whole\n", reader.size(), shards_text(shards));
 }
 
 // All samples of an epoch once, on one thread.
@@ -63,6 +67,20 @@ void read(const MdsReader& reader) {
              decimal(static_cast<double>(ids.numel()) / seconds, "samples/s"));
 }
 
+// A folder of `data pack --block` has two of shards.
+std::vector<std::string> folders_in(const std::string& folder, const RemoteOptions& remote) {
+  const auto has_index = [&](const std::string& name) {
+    return find_stored_file(name + "/index.json", remote).has_value();
+  };
+  std::error_code ignored;
+  const bool is_local = folder.find("://") == std::string::npos;
+  if ((is_local && !fs::is_directory(folder, ignored)) || has_index(folder)) return {folder};
+  std::vector<std::string> out;
+  for (const char* part : {"/train", "/validation"})
+    if (has_index(folder + part)) out.push_back(folder + part);
+  return out.empty() ? std::vector{folder} : out;
+}
+
 void add_folder_command(Command data, const std::string& name, const std::string& text,
                         void (*use)(const MdsReader& reader)) {
   struct Choice {
@@ -74,7 +92,15 @@ void add_folder_command(Command data, const std::string& name, const std::string
   command.option("folder", c->folder, "a folder with index.json, or its address: https://, http:// or s3://")
       .required();
   c->remote.add_to(command, "--");
-  command.run([c, use] { use(MdsReader(c->folder, {.remote = c->remote.settle()})); });
+  command.run([c, use] {
+    const RemoteOptions remote = c->remote.settle();
+    const std::vector<std::string> folders = folders_in(c->folder, remote);
+    for (const std::string& folder : folders) {
+      const MdsReader reader(folder, {.remote = remote});
+      if (folders.size() > 1) fmt::print("{}:\n", folder);
+      use(reader);
+    }
+  });
 }
 
 }  // namespace

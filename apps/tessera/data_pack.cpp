@@ -275,7 +275,8 @@ bool pack(const Source& source, const std::string& folder, const std::string& na
     std::fflush(stdout);
   }
   writer.finish();
-  fmt::print("{}{}: {} samples in {} shards\n", terminal ? "\r\033[K" : "", name, writer.samples(), writer.shards());
+  fmt::print("{}{}: {} samples in {}\n", terminal ? "\r\033[K" : "", name, writer.samples(),
+             shards_text(writer.shards()));
   return true;
 }
 
@@ -310,6 +311,8 @@ bool pack_input(const PackOptions& o) {
   if (o.block > 0 && (lines || folder)) throw UsageError("--block is of a text");
   if (!o.vocabulary.empty() && o.block == 0) throw UsageError("--vocabulary is of --block");
   const auto source = [&] {
+    if (!remote && fs::exists(o.input + "/train/index.json"))
+      throw UsageError(o.input + ": it has no shards itself: give its train/ or its validation/");
     if (remote || fs::exists(o.input + "/index.json")) return shards_of(o.input, o.remote.settle());
     return folder ? files_below(o.input) : lines ? json_lines(o.input) : text_lines(o.input);
   };
@@ -326,6 +329,8 @@ bool pack_input(const PackOptions& o) {
 }
 
 }  // namespace
+
+std::string shards_text(int64_t count) { return fmt::format("{} shard{}", count, count == 1 ? "" : "s"); }
 
 void add_data_pack(Command data) {
   const Command command = data.command("pack", "Write samples as MDS shards.");

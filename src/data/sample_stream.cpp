@@ -71,6 +71,10 @@ class Epochs {
   int64_t epoch_ = 0, batches_ = 0, hinted_ = -1;
 };
 
+std::string text_of(const Tensor* array) {
+  return array && array->dim() == 1 ? fmt::format("a list of {} {}", array->size(0), name(array->dtype())) : "none";
+}
+
 BatchSource batches_of_tokens(const TokenSource& source, const std::string& column, int64_t block, int64_t batch,
                               int64_t vocabulary) {
   Epochs epochs(source, batch);
@@ -81,8 +85,9 @@ BatchSource batches_of_tokens(const TokenSource& source, const std::string& colu
       const MdsValue value = source.value(ids[row]);
       const Tensor* array = std::get_if<Tensor>(&value);
       if (!array || !copy_tokens(*array, block + 1, tokens.data()))
-        throw FileError(fmt::format("{}: sample {} has no list of {} tokens in column {}", source.name, ids[row],
-                                    block + 1, column));
+        throw FileError(
+            fmt::format("{}: sample {} has {} in column {}, not a list of {} tokens, as a block of {} needs",
+                        source.name, ids[row], text_of(array), column, block + 1, block));
       for (int64_t token : tokens)
         if (token < 0 || token >= vocabulary)
           throw FileError(fmt::format("{}: sample {} has token {}, the vocabulary {} tokens", source.name, ids[row],
@@ -97,7 +102,7 @@ BatchSource batches_of_tokens(const TokenSource& source, const std::string& colu
 void check_token_batches(int64_t samples, int64_t block, int64_t batch) {
   if (block < 1 || batch < 1) throw Error("streamed_tokens: block and batch must be at least 1");
   if (samples < batch)
-    throw Error(fmt::format("streamed_tokens: {} samples are too few for batches of {}", samples, batch));
+    throw FileError(fmt::format("streamed_tokens: {} samples are too few for batches of {}", samples, batch));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <filesystem>
 #include <utility>
 
 #include "data/stream_sampling.h"
@@ -105,9 +106,13 @@ TextData streamed_data(const std::vector<DataStream>& streams, const RemoteOptio
   TextData out;
   out.tokenizer = vocabulary_of(streams, remote);
   std::vector<int32_t> tokens;
-  for (const DataStream& stream : streams)
+  for (const DataStream& stream : streams) {
+    const std::string index = stream.folder + "/train/index.json";
+    if (std::error_code ignored; index.find("://") == index.npos && !std::filesystem::exists(index, ignored))
+      throw FileError(fmt::format("{}: to train on, it needs {}, as data pack --block makes it", stream.folder, index));
     if (const std::string folder = stream.folder + "/validation"; find_stored_file(folder + "/index.json", remote))
       append_tokens(folder, remote, tokens);
+  }
   if (!tokens.empty()) out.validation = std::make_shared<const std::vector<int32_t>>(std::move(tokens));
   return out;
 }

@@ -51,7 +51,38 @@ TEST(Data, PacksLinesFilesAndShards) {
   EXPECT_EQ(run({"data", "pack", folder / "images", "--out", folder / "i"}).code, 0);
   EXPECT_NE(run({"data", "info", folder / "i"}).out.find("class   str\nimage   jpeg\nlabel   int\nname    str\n"),
             std::string::npos);
-  EXPECT_EQ(run({"data", "verify", folder / "i"}).out, "2 samples in 1 shards are whole\n");
+  EXPECT_EQ(run({"data", "verify", folder / "i"}).out, "2 samples in 1 shard are whole\n");
+}
+
+// `data pack --block` makes two folders of shards in one.
+TEST(Data, LooksIntoBothPartsOfATextInBlocks) {
+  const Folder folder;
+  write_file(folder / "a.txt", some_text());
+  const std::string a = folder / "a";
+  ASSERT_EQ(run({"data", "pack", a + ".txt", "--block", "8", "--out", a}).code, 0);
+  for (const char* command : {"info", "verify", "read"}) {
+    const Finished f = run({"data", command, a});
+    EXPECT_EQ(f.code, 0) << f.err;
+    EXPECT_EQ(f.out.rfind(a + "/train:\n", 0), 0u) << f.out;
+    EXPECT_NE(f.out.find(a + "/validation:\n"), std::string::npos) << f.out;
+  }
+  expect_error(run({"data", "pack", a, "--out", folder / "b"}), 2, "give its train/ or its validation/");
+  const auto train = [&](const std::string& data, const char* block) {
+    return run({"train", "gpt", "--data", data, "--block", block, "--layers", "1", "--heads", "1", "--width", "16",
+                "--steps", "1", "--out", folder / "out"});
+  };
+  const Finished f = train(a, "16");
+  EXPECT_EQ(f.code, 2);
+  EXPECT_NE(f.err.find("has a list of 9 "), std::string::npos) << f.err;
+  EXPECT_NE(f.err.find(" in column tokens, not a list of 17 tokens, as a block of 16 needs"), std::string::npos)
+      << f.err;
+  expect_error(train(a + "/train", "8"), 2, "needs " + a + "/train/train/index.json, as data pack --block makes it");
+  expect_error(run({"train", "gpt", "--data", a, "--block", "8", "--batch", "9999", "--out", folder / "out"}), 2,
+               "are too few for batches of 9999");
+  fs::remove(a + "/validation/index.json");
+  EXPECT_EQ(run({"data", "verify", a}).out.find("validation"), std::string::npos);
+  fs::remove(a + "/train/index.json");
+  expect_error(run({"data", "info", a}), 2, "it has no index.json");
 }
 
 TEST(Data, ReadsAddresses) {

@@ -360,7 +360,9 @@ TEST(Mds, StreamsTokens) {
     });
   };
   EXPECT_EQ(refusal(6, 24, 99), "streamed_tokens: 23 samples are too few for batches of 24");
-  EXPECT_EQ(refusal(7, 2, 99), folder / "r" + ": sample 0 has no list of 8 tokens in column tokens");
+  EXPECT_EQ(
+      refusal(7, 2, 99),
+      folder / "r" + ": sample 0 has a list of 7 u16 in column tokens, not a list of 8 tokens, as a block of 7 needs");
   EXPECT_EQ(refusal(6, 2, 7), folder / "r" + ": sample 1 has token 7, the vocabulary 7 tokens");
   EXPECT_EQ(refusal(0, 2, 7), "streamed_tokens: block and batch must be at least 1");
 }
