@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <climits>
 #include <nlohmann/json.hpp>
 
 #include "command.h"
+#include "remote_choice.h"
 #include "tessera/dist.h"
 #include "tessera/ops.h"
 
@@ -23,6 +23,7 @@ struct Row {
   const char* name;
   std::function<void(const Tensor& x, const World& world)> call;
   std::function<double(double ranks)> bus;
+  bool shares = true;  // x is made of the ranks' rows
 };
 
 double others(double n) { return (n - 1) / n; }
@@ -30,13 +31,14 @@ double others(double n) { return (n - 1) / n; }
 const std::vector<Row>& rows() {
   static const std::vector<Row> all{
       {"all_reduce", [](const Tensor& x, const World& w) { dist::all_reduce_({x}, w); },
-       [](double n) { return 2 * others(n); }},
+       [](double n) { return 2 * others(n); }, false},
       {"all_gather", [](const Tensor& x, const World& w) { dist::all_gather(x.slice(0, 0, x.size(0) / w.size()), w); },
        others},
       {"reduce_scatter", [](const Tensor& x, const World& w) { dist::reduce_scatter(x, w); }, others},
       {"all_to_all", [](const Tensor& x, const World& w) { dist::all_to_all(x, w); }, others},
-      {"broadcast", [](const Tensor& x, const World& w) { dist::broadcast(x, 0, w); }, [](double) { return 1.0; }},
-      {"reduce", [](const Tensor& x, const World& w) { dist::reduce(x, 0, w); }, [](double) { return 1.0; }},
+      {"broadcast", [](const Tensor& x, const World& w) { dist::broadcast(x, 0, w); }, [](double) { return 1.0; },
+       false},
+      {"reduce", [](const Tensor& x, const World& w) { dist::reduce(x, 0, w); }, [](double) { return 1.0; }, false},
       {"gather", [](const Tensor& x, const World& w) { dist::gather(x.slice(0, 0, x.size(0) / w.size()), 0, w); },
        others},
       {"scatter", [](const Tensor& x, const World& w) { dist::scatter(x, 0, w); }, others},
@@ -48,12 +50,12 @@ const std::vector<Row>& rows() {
          dist::recv(meta, before, w);
          if (w.rank() != 0) dist::send(x, next, w);
        },
-       [](double n) { return n; }}};
+       [](double n) { return n; }, false}};
   return all;
 }
 
 struct CommCommand : CommonOptions {
-  int64_t least = 4, most = int64_t{64} << 20;
+  std::string smallest = "4", largest = "64M";
   double seconds = 0.2;
   std::string only, dtype = "f32";
 
@@ -80,13 +82,22 @@ struct CommCommand : CommonOptions {
     return times;
   }
 
+  DType chosen_dtype() const {
+    try {
+      return parse_dtype(dtype);
+    } catch (const Error& e) {
+      throw UsageError(e.what());
+    }
+  }
+
   void run() {
     apply();
     const World world;
     if (world.size() == 1)
       throw UsageError("one rank has nobody to exchange with: tessera launch --procs 2 -- tessera bench comm");
-    if (least > most) throw UsageError(fmt::format("--min {} exceeds --max {}", least, most));
-    const DType type = parse_dtype(dtype);
+    const int64_t least = parse_size("--min", smallest), most = parse_size("--max", largest);
+    if (least > most) throw UsageError(fmt::format("--min {} exceeds --max {}", smallest, largest));
+    const DType type = chosen_dtype();
     std::vector<std::string> names;
     for (const Row& row : rows()) names.push_back(row.name);
     if (!only.empty() && std::find(names.begin(), names.end(), only) == names.end())
@@ -106,8 +117,9 @@ struct CommCommand : CommonOptions {
     for (const Row& row : rows()) {
       if (!only.empty() && only != row.name) continue;
       for (int64_t bytes = least, last = 0; bytes <= most; bytes *= 4) {
-        const int64_t each = world.size(), count = std::max<int64_t>(bytes / static_cast<int64_t>(size_of(type)), 1);
-        if (std::exchange(last, (count + each - 1) / each) == last) continue;  // every rank has at least an element
+        const int64_t each = row.shares ? world.size() : 1,
+                      count = std::max<int64_t>(bytes / static_cast<int64_t>(size_of(type)), 1);
+        if (std::exchange(last, (count + each - 1) / each) == last) continue;  // there is at least an element
         Generator generator(1);
         const Tensor x = cast(rand({(count + each - 1) / each * each}, generator), type).to(device);
         const std::vector<double> times = measure(row, x, world);
@@ -130,8 +142,8 @@ struct CommCommand : CommonOptions {
 void add_bench_comm(Command bench) {
   const Command command = bench.command("comm", "Measure collectives between the ranks of `tessera launch`.");
   auto c = std::make_shared<CommCommand>();
-  command.option("--min", c->least, "bytes of the smallest tensor").range(1, INT_MAX).with_default();
-  command.option("--max", c->most, "bytes of the largest").range(1, INT_MAX).with_default();
+  command.option("--min", c->smallest, "bytes of the smallest tensor").with_default();
+  command.option("--max", c->largest, "bytes of the largest, such as 1G").with_default();
   command.option("--only", c->only, "one collective, such as all_reduce");
   command.option("--dtype", c->dtype, "of the elements").with_default();
   command.option("--seconds", c->seconds, "of each measurement").range(1e-3, 3600.0).with_default();

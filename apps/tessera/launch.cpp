@@ -21,11 +21,14 @@ struct LaunchCommand : dist::LaunchOptions {
   std::string host_list, host_file, record_file, reduction = "default";
   std::vector<std::string> behind;  // --
   int instances = 0, cores = 0;
+  LaunchCommand() { procs = 0; }  // not given
 
   // --ninstances and --ncores-per-instance in the words of the rest.
   void translate_instances() {
     if (cores > 0 && instances == 0) throw UsageError("launch: --ncores-per-instance goes with --ninstances");
     if (instances == 0) return;
+    if (procs > 0) throw UsageError("launch: --ninstances is --procs with --pin: give one of the two");
+    if (threads > 0) throw UsageError("launch: --ncores-per-instance is --threads: give one of the two");
     procs = instances;
     threads = cores;
     pins = true;
@@ -49,9 +52,23 @@ struct LaunchCommand : dist::LaunchOptions {
     }
   }
 
+  void check_restarts() const {
+    if (min_procs == 0) return;
+    if (max_restarts == 0) throw UsageError("launch: --min-procs goes with --max-restarts");
+    if (min_procs > procs && nodes == 1 && hosts.size() < 2)
+      throw UsageError(fmt::format("launch: --min-procs {} exceeds --procs {}", min_procs, procs));
+  }
+
   void run() {
     translate_instances();
-    read_hosts();
+    if (procs == 0) procs = 1;
+    try {
+      read_hosts();
+      dist::check(*this);
+    } catch (const Error& e) {
+      throw UsageError(e.what());
+    }
+    check_restarts();
     command.insert(command.end(), behind.begin(), behind.end());
     if (command.empty()) throw UsageError("launch: give a command behind --, such as: -- tessera train gpt ...");
     ordered = reduction == "ordered";
@@ -73,7 +90,7 @@ void add_launch(Command app) {
   const Command command =
       app.command("launch", "Run a command as several processes, which know each other: ranks of one World.");
   auto c = std::make_shared<LaunchCommand>();
-  command.option("--procs", c->procs, "how many processes, on each host").range(1, 1024).with_default();
+  command.option("--procs", c->procs, "how many processes, on each host; else 1").range(1, 1024);
   command.option("--threads", c->threads, "threads of each; 0: the processors divided by the processes")
       .range(0, 1024)
       .with_default();

@@ -314,7 +314,7 @@ void add_simulate(Command app) {
       .needs(workers);
   command.flag("--persistent", c->model.persistent, "always the same ranks stall: so large a part of them")
       .needs(workers);
-  command.option("--steps", c->steps, "of each run").with_default();
+  command.option("--steps", c->steps, "of each run").range(1, INT_MAX).with_default();
   command.option("--runs", c->runs, "that are drawn and averaged").range(1, 1000).with_default();
   command.option("--seed", c->seed, "of what is drawn").with_default();
   command.option("--picture", c->picture, "file for a picture (.svg)");

@@ -40,7 +40,8 @@ void TrainingOptions::add_to(Command app, const std::string& what_is_written) {
 
 void TrainingOptions::add_averaging_to(Command app) {
   const Option period =
-      app.option("--local-sgd", local_sgd, "ranks step by themselves, and average after every so many steps");
+      app.option("--local-sgd", local_sgd, "ranks step by themselves, and average after every so many steps")
+          .range(1, INT_MAX);
   app.option("--hierarchy", hierarchy, "the same in levels of steps and neighbouring ranks, such as 2:8,4:32,8:128")
       .excludes(period);
   app.option("--averaging-warmup", averaging.warmup,

@@ -282,6 +282,19 @@ TEST_F(LaunchTrain, OneLineForWhatCannotBe) {
   expect_error(run({"launch", "--procs", "2"}), 2, "give a command behind --");
   expect_error(run({"launch", "--procs", "0", "--", "true"}), 2, "--procs");
   expect_error(run({"bench", "comm"}), 2, "one rank has nobody to exchange with");
+  const auto refused = [](const Words& options, const std::string& why) {
+    expect_error(run(Words{"launch"} + options + Words{"--", "true"}), 2, why);
+  };
+  refused({"--procs", "2", "--ninstances", "2"}, "give one of the two");
+  refused({"--ninstances", "1024", "--ncores-per-instance", "1"}, "1024 ranks with 1 threads each cannot be pinned");
+  refused({"--procs", "2", "--min-procs", "1"}, "--min-procs goes with --max-restarts");
+  refused({"--procs", "2", "--min-procs", "3", "--max-restarts", "1"}, "--min-procs 3 exceeds --procs 2");
+  refused({"--hosts", "a,b,a"}, "host a is given twice");
+  refused({"--nodes", "2"}, "give --rendezvous HOST:PORT");
+  refused({"--nodes", "2", "--node-rank", "2", "--rendezvous", "a:1"}, "there is no host 2 among 2");
+  EXPECT_EQ(run(launched(2, {"bench", "comm", "--dtype", "f99"})).code, 2);
+  EXPECT_EQ(run(launched(2, {"bench", "comm", "--max", "1T"})).code, 2);
+  EXPECT_EQ(run(launched(2, train(20, "x") + Words{"--local-sgd", "0"})).code, 2);
   const Finished f = run(launched(3, train(20, "x")));
   EXPECT_EQ(f.code, 2);
   EXPECT_NE(f.err.find("3 ranks do not divide the 4 batches of a step"), std::string::npos) << f.err;
@@ -322,8 +335,11 @@ TEST_F(LaunchTrain, TheExampleIsTheSameOnRanks) {
 }
 
 TEST_F(LaunchTrain, CollectivesAreMeasured) {
-  const Finished f = run(launched(2, {"bench", "comm", "--max", "4096", "--seconds", "0.01", "--json", folder / "c"}));
+  const Finished f = run(launched(2, {"bench", "comm", "--max", "4k", "--seconds", "0.01", "--json", folder / "c"}));
   ASSERT_EQ(f.code, 0) << f.err;
+  const auto result = nlohmann::json::parse(read_file(folder / "c"))["results"];
+  EXPECT_EQ(result[0]["name"], "all_reduce 4");  // one element; others share at least one for each rank
+  EXPECT_NE(f.out.find("all_gather                8 "), std::string::npos) << f.out;
   for (const char* name : {"all_reduce", "reduce_scatter", "send_recv"})
     EXPECT_NE(f.out.find(name), std::string::npos) << f.out;
   EXPECT_EQ(nlohmann::json::parse(read_file(folder / "c"))["ranks"], 2);

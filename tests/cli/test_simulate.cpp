@@ -82,7 +82,8 @@ TEST_F(Stragglers, SaysWhatCannotBe) {
                "--hierarchy and --ranks-of-host go with --workers or --from");
   expect_error(run(simulate + Words{"--workers", "64", "--from", "x"}), 2, "excludes");
   expect_error(run(simulate + Words{"--workers", "64", "--probability", "1.5"}), 2, "--probability");
-  expect_error(run(simulate + Words{"--workers", "64", "--steps", "-1"}), 2, "64 ranks in -1 steps are out of range");
+  for (const Words& published : {Words{}, Words{"--workers", "64"}})
+    expect_error(run(simulate + published + Words{"--steps", "0"}), 2, "--steps: Value 0 not in range");
   expect_error(run(simulate + Words{"--from", folder / "none"}), 2, "none");
   for (const auto& [text, what] : {std::pair{"[]", "no JSON object"},
                                    {"{", "no JSON object"},
