@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -45,7 +46,8 @@ def command_of(script, procs, *arguments, options=()):
     return [COMMAND, "launch", "--procs", str(procs), "--grace", "1", *options, "--", sys.executable, "-c", script, *arguments]
 
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(tessera.__file__).parents[1])}
+TEMPORARY = tempfile.TemporaryDirectory()  # where failed runs leave their last collectives
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(tessera.__file__).parents[1]), "TMPDIR": TEMPORARY.name}
 
 
 def launch(script, procs, *arguments):
