@@ -76,10 +76,26 @@ inline constexpr int strip_lanes = [] {
   return native_bytes / widest;
 }();
 
+/// The lowest byte of each lane. GCC converts integers to bytes lane by lane where only AVX2 is there.
+template <class V>
+TESSERA_HD rebind_t<V, u8> low_bytes(V v) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  constexpr int size = sizeof(element_t<V>);
+  if constexpr (size > 1 && lanes_v<V> * size == native_bytes) {
+    const auto bytes = bit_cast<typename Vec<u8, native_bytes>::Native>(v.v);
+    return [&]<int... I>(Seq<I...>) {
+      return rebind_t<V, u8>::of(__builtin_shufflevector(bytes, bytes, (I * size)...));
+    }
+    (make_seq<lanes_v<V>>{});
+  }
+#endif
+  return convert<u8>(v);
+}
+
 template <class Out, class V>
 TESSERA_HD void store_result(Out* out, V v) {
   if constexpr (is_same_v<Out, bool>) {  // from a mask
-    store(reinterpret_cast<u8*>(out), convert<u8>(v & V(element_t<V>(1))));
+    store(reinterpret_cast<u8*>(out), low_bytes(v & V(element_t<V>(1))));
   } else {
     store(out, v);
   }
