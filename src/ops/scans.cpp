@@ -3,6 +3,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "core/element.h"
 #include "ops/gradient.h"
@@ -54,20 +55,35 @@ Chosen composed_running_extreme(const Line& line, bool largest) {
 
 // ---- the same by loops
 
+// What was met so far: NaN is the extreme of what it is among, and of equals the last one counts.
 template <bool largest, class T>
-void running_extremes(const SomeLines& l, int64_t length, const T* x, T* values, int64_t* places) {
-  T best[SomeLines::most];
-  int64_t at[SomeLines::most];
-  for (int64_t i = 0; i < length; ++i)
-    for (int k = 0; k < l.count; ++k) {
-      const int64_t place = l.begin + i * l.step + k * l.side;
-      const T v = x[place];
-      const bool taken = i == 0 || (largest ? v >= best[k] : v <= best[k]) || v != v;
-      best[k] = taken ? v : best[k];
-      at[k] = taken ? i : at[k];
-      values[place] = best[k];
-      places[place] = at[k];
-    }
+struct Extreme {
+  T value;
+  int64_t place;
+  void meet(T v, int64_t at) {
+    const bool taken = (largest ? v >= value : v <= value) || v != v;
+    value = taken ? v : value;
+    place = taken ? at : place;
+  }
+};
+
+// Of as many lines as there are numbers k, whose states are in registers.
+template <bool largest, class T, int64_t... k>
+void extremes_of_lines(const SomeLines& l, int64_t length, const T* x, T* values, int64_t* places,
+                       std::integer_sequence<int64_t, k...>) {
+  Extreme<largest, T> state[] = {{x[l.begin + k * l.side], 0}...};
+  for (int64_t i = 0, at = l.begin; i < length; ++i, at += l.step) {
+    (state[k].meet(x[at + k * l.side], i), ...);
+    ((values[at + k * l.side] = state[k].value, places[at + k * l.side] = state[k].place), ...);
+  }
+}
+
+template <bool largest, class T>
+void running_extremes(SomeLines l, int64_t length, const T* x, T* values, int64_t* places) {
+  for (; l.count >= 4; l.count -= 4, l.begin += 4 * l.side)
+    extremes_of_lines<largest>(l, length, x, values, places, std::make_integer_sequence<int64_t, 4>{});
+  for (; l.count > 0; --l.count, l.begin += l.side)
+    extremes_of_lines<largest>(l, length, x, values, places, std::make_integer_sequence<int64_t, 1>{});
 }
 
 // By a loop or a kernel that gives values and places.

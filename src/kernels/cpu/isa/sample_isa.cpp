@@ -228,7 +228,8 @@ void sample(const Args& a, Executor& e) {
   });
 }
 
-/// Of a table's taps. What lies beyond the image is added to a number that nobody reads: branches would be guessed wrong.
+/// Of a table's taps. What lies beyond the image is added to a number that nobody reads: branches would be guessed
+/// wrong.
 template <class C, class T>
 void add_to_plane(const tile::i32* offset, const C* weight, i64 step, int taps, i64 count, const T* dy, C* sums) {
   C beyond(0);
