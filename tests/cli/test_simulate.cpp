@@ -160,7 +160,7 @@ TEST_F(TrainApart, SaysWhatCannotBe) {
   refused({"--hierarchy", "2:3,4:4"}, "LocalSGD: blocks of 4 ranks are not made of several of 3");
   refused({"--hierarchy", "4:4,2:2"}, "LocalSGD: periods grow from level to level: 2 comes after 4");
   refused({"--hierarchy", "2:2,4:8"}, "LocalSGD: the last level has 8 ranks, not all 4");
-  refused({"--local-sgd", "-4"}, "LocalSGD: averages after every -4 steps");
+  refused({"--local-sgd", "-4"}, "--local-sgd: Value -4 not in range 1 to");
   refused({"--local-sgd", "4", "--averaging-warmup", "-1"}, "LocalSGD: a number of steps is negative");
   refused({"--local-sgd", "4", "--gradients-within", "3"}, "LocalSGD: gradients within blocks of 3 ranks");
   refused({"--local-sgd", "4", "--outer-momentum", "1"}, "LocalSGD: outer momentum 1 is not from 0");
