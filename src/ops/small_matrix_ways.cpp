@@ -53,14 +53,24 @@ Tensors host_determinants(const Tensors& in) {
   return {out};
 }
 
+// Functions of their own, whose loops have all registers.
+template <class T>
+[[gnu::noinline]] bool solve_one(Dense<T> a, Dense<T> b) {
+  tile::eliminate_below(a, b);
+  return tile::substitute_back(a, b);
+}
+template <class T>
+[[gnu::noinline]] void slopes_of_one(Dense<T> a, Dense<T> g, Dense<T> x) {
+  tile::slopes_of_solution(a, g, x);
+}
+
 Tensors host_solutions(const Tensors& in) {
   const Tensor a = in[0].clone(), x = in[1].clone(), singular = flags_of(a);
   bool* const flags = singular.data<bool>();
   each_matrix(
       cost_of(a, x.size(2)),
       [&]<class T>(int64_t i, const Dense<T>& left, const Dense<T>& right) {
-        tile::eliminate_below(left, right);
-        flags[i] = tile::substitute_back(left, right);
+        flags[i] = solve_one(left, right);
         if (flags[i]) fill(right, left.width, static_cast<T>(NAN));
       },
       a, x);
@@ -70,8 +80,8 @@ Tensors host_solutions(const Tensors& in) {
 Tensors host_slopes(const Tensors& in) {
   const Tensor da = transpose(in[0], 1, 2).clone(), db = in[2].clone(), x = contiguous(in[1]);
   each_matrix(
-      cost_of(da, x.size(2)),
-      [](int64_t, const auto& a, const auto& g, const auto& of) { tile::slopes_of_solution(a, g, of); }, da, db, x);
+      cost_of(da, x.size(2)), [](int64_t, const auto& a, const auto& g, const auto& of) { slopes_of_one(a, g, of); },
+      da, db, x);
   return {da, db};
 }
 
