@@ -7,6 +7,7 @@
 
 #include "ops/on_card.h"
 #include "ops/on_host.h"
+#include "tessera/ops.h"
 #include "tessera/ops_shape.h"
 #include "tile/kernels/small_matrix.h"
 

@@ -317,7 +317,7 @@ void grid_grad(const GridSampleArgs& a, Executor& e) {
     using C = tile::compute_t<T>;
     each_table<T>(sources, taps_of(a), e, [&](i64 n, i64 at, i64 count, auto& table) {
       using Table = tile::remove_cvref_t<decltype(table)>;
-      constexpr int N = sources.taps_along;
+      constexpr int N = tile::remove_cvref_t<decltype(sources)>::taps_along;
       C* const slopes = static_cast<C*>(a.dgrid) + (n * a.points + at) * a.spatial;
       if constexpr (N == 1) {
         for (i64 i = 0; i < count * a.spatial; ++i) slopes[i] = C(0);
