@@ -64,10 +64,12 @@ Sizes sizes_of(const Shape& shape) {
 
 }  // namespace
 
-bool card_takes_adaptive_mean(const Tensor& x) {
-  int64_t places = 1;
-  for (int64_t d = 2; on_card(x) && d < x.dim(); ++d) places *= x.size(d);
-  return on_card(x) && (x.dtype() == Float32 || x.dtype() == Float64) && x.dim() <= 5 && places <= INT32_MAX;
+bool card_takes_adaptive_mean(const Tensor& x, const Dims& sizes) {
+  if (!on_card(x) || (x.dtype() != Float32 && x.dtype() != Float64) || x.dim() > 5) return false;
+  double places = 1, windows = 1;
+  for (int64_t d = 2; d < x.dim(); ++d)
+    places *= static_cast<double>(x.size(d)), windows *= static_cast<double>(sizes[d - 2]);
+  return places <= INT32_MAX && windows <= INT32_MAX;
 }
 
 Tensor card_adaptive_mean(const Tensor& given, const Dims& sizes, const std::vector<SparseDim>& products) {

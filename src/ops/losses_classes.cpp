@@ -65,7 +65,9 @@ Tensor likelihood_loss(std::string_view op, const Tensor& logs, const Tensor& ta
     return reduced(each.loss, each.weight, reduction);
   };
   const bool learns = weight.defined() && weight.requires_grad();
-  if (!(on_host(logs) || on_card(logs)) || logs.dim() != 2 || learns) return composed(logs);
+  const auto is_there = [&](const Tensor& t) { return !t.defined() || t.device() == logs.device(); };
+  const bool is_loop = (on_host(logs) || on_card(logs)) && is_there(target) && is_there(weight);
+  if (!is_loop || logs.dim() != 2 || learns) return composed(logs);  // which refuses tensors of other devices
   check_likelihood(op, logs, target, weight);
   const Tensor of_class = weight.defined() ? cast(weight, logs.dtype()) : Tensor();
   const auto by = on_host(logs) ? host_nll_loss : card_nll_loss;
@@ -175,9 +177,9 @@ Tensor multi_margin_loss(const Tensor& x, const Tensor& target, int64_t p, doubl
     return sum(where(own, number_like(v, 0), powers), {1});
   };
   const Tensor own = squeeze(column, 1);
-  Tensor each = on_host(in)   ? host_margins(in, own, p, margin, composed)
-                : on_card(in) ? card_margins(in, own, p, margin, composed)
-                              : composed(in);
+  Tensor each = on_host(in)                                  ? host_margins(in, own, p, margin, composed)
+                : on_card(in) && own.device() == in.device() ? card_margins(in, own, p, margin, composed)
+                                                             : composed(in);
   each = each / static_cast<double>(count);
   if (weight.defined()) each = each * index_select(cast(weight, in.dtype()), 0, own);
   return reduced_examples(each, x, reduction);
@@ -209,9 +211,10 @@ Tensor multilabel_margin_loss(const Tensor& x, const Tensor& target, Reduction r
   const auto [in, given] = rows_of_examples(op, x, target, true);
   const Tensor classes = cast(given, Int64);
   const auto composed = [=](const Tensor& v) { return listed_margins(v, classes); };
-  const Tensor each = on_host(in)            ? host_listed_margins(in, classes, composed)
-                      : card_takes_lists(in) ? card_listed_margins(in, classes, composed)
-                                             : composed(in);
+  const Tensor each = on_host(in) ? host_listed_margins(in, classes, composed)
+                      : card_takes_lists(in) && classes.device() == in.device()
+                          ? card_listed_margins(in, classes, composed)
+                          : composed(in);
   return reduced_examples(each / static_cast<double>(in.size(1)), x, reduction);
 }
 

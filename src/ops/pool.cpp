@@ -430,7 +430,7 @@ Tensor adaptive_avg_pool(const Tensor& x, const Dims& sizes) {
     std::vector<SparseDim> dims;
     for (int64_t d = 2; d < x.dim(); ++d)
       if (sizes[d - 2] != x.size(d)) dims.push_back({d, mean_matrix(x, x.size(d), sizes[d - 2])});
-    return card_takes_adaptive_mean(x) ? card_adaptive_mean(x, sizes, dims) : sparse_products(x, dims);
+    return card_takes_adaptive_mean(x, sizes) ? card_adaptive_mean(x, sizes, dims) : sparse_products(x, dims);
   }
   return adaptive(x, sizes, [](const Tensor& windows, int64_t taps, const AdaptiveWindows& w) {
     Shape shape{w.count, w.most};

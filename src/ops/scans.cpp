@@ -80,6 +80,7 @@ void extremes_of_lines(const SomeLines& l, int64_t length, const T* x, T* values
 
 template <bool largest, class T>
 void running_extremes(SomeLines l, int64_t length, const T* x, T* values, int64_t* places) {
+  if (length == 0) return;
   for (; l.count >= 4; l.count -= 4, l.begin += 4 * l.side)
     extremes_of_lines<largest>(l, length, x, values, places, std::make_integer_sequence<int64_t, 4>{});
   for (; l.count > 0; --l.count, l.begin += l.side)

@@ -7,6 +7,7 @@
 
 #include "core/capture_state.h"
 #include "ops/gradient.h"
+#include "ops/on_host.h"
 #include "ops/precise.h"
 #include "ops/small_matrix_ways.h"
 #include "tessera/autograd.h"
@@ -134,7 +135,9 @@ Tensor solved(std::string_view op, const Tensor& a, const Tensor& b) {
     Shape shape = outer;
     shape.push_back(n);
     shape.push_back(m);
-    if (const SmallMatrixWays* const by = small_matrix_ways(left); by && right.device() == left.device()) {
+    constexpr int64_t most = 64;  // columns that a GPU's thread solves for
+    const SmallMatrixWays* const by = small_matrix_ways(left);
+    if (by && right.device() == left.device() && (on_host(left) || right.size(-1) <= most)) {
       const Tensors found = solutions(as_batch(left, n), as_batch(right, m), *by);
       refuse(op, a, found[1], "singular");
       return reshape(found[0], shape);

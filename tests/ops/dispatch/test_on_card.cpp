@@ -303,6 +303,11 @@ TEST_F(OnCardTest, LikelihoodsAsTheCpu) {
     EXPECT_THROW(multi_margin_loss(logs, target).item(), Error) << wrong;
   }
   EXPECT_THROW(multilabel_margin_loss(logs, tensor<int64_t>({0, -1, 0, 1, 3, 0}, {2, 3}).to(card())).item(), Error);
+  const Tensor on_the_host = zeros({2}, Int64);
+  EXPECT_THROW(nll_loss(logs, on_the_host), Error);
+  EXPECT_THROW(nll_loss(logs, on_the_host.to(card()), ones({3})), Error);
+  EXPECT_THROW(multi_margin_loss(logs, on_the_host), Error);
+  EXPECT_THROW(multilabel_margin_loss(logs, zeros({2, 3}, Int64)), Error);
 }
 
 TEST_F(OnCardTest, MeansOfAdaptiveWindowsAsTheCpu) {

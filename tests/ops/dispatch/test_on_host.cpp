@@ -95,6 +95,17 @@ TEST(OnHost, NaNIsWhatComesOfALine) {
   EXPECT_EQ(at.to_vector<int64_t>(), (std::vector<int64_t>{1, 6}));
 }
 
+TEST(OnHost, ExtremesOfEveryNumberOfLines) {
+  Generator g(6);
+  for (const int64_t lines : {1, 3, 4, 7, 33})
+    for (const int64_t dim : {0, 1}) {
+      const Tensor rows = uniform64({lines, 19}, g), x = dim == 1 ? rows : transpose(rows, 0, 1).contiguous();
+      expect_as_captured({"cummax", [=](const Tensor& t) { return both(cummax(t, dim)); }}, x);
+      expect_as_captured({"cummin", [=](const Tensor& t) { return both(cummin(t, dim)); }}, x);
+    }
+  EXPECT_EQ(cummax(zeros({3, 0}), 1).second.numel(), 0);  // of lines without elements
+}
+
 TEST(OnHost, MatricesAreAsMadeOfOperators) {
   Generator g(4);
   for (const int64_t n : {1, 2, 5, 9}) {
