@@ -1,5 +1,7 @@
 #include "command_line.h"
 
+#include <dlfcn.h>
+
 #include <map>
 
 namespace tessera::cli {
@@ -85,24 +87,45 @@ TEST(Command, ListsDevices) {
   }
 }
 
+// The variable with something in front, as long as this lives.
+class Before {
+ public:
+  Before(const char* name, const std::string& what) : name_(name), kept_(getenv(name) ? getenv(name) : "") {
+    setenv(name, (what + ":" + kept_).c_str(), 1);
+  }
+  ~Before() { setenv(name_, kept_.c_str(), 1); }
+
+ private:
+  const char* name_;
+  std::string kept_;
+};
+
 TEST(Command, SaysThatADriverIsOlderThanTheBuild) {
-#if defined(TESSERA_OLD_DRIVER)
+#if defined(TESSERA_CUDA_PLUGIN)
   if (!fs::exists(TESSERA_CUDA_PLUGIN)) GTEST_SKIP() << "libtessera_cuda.so is not built yet";
-  const char* const before = getenv("LD_LIBRARY_PATH");
-  const std::string kept = before ? before : "";
-  setenv("LD_LIBRARY_PATH", (TESSERA_OLD_DRIVER ":" + kept).c_str(), 1);
+  const Before driver("LD_LIBRARY_PATH", TESSERA_OLD_DRIVER);
   const std::string reason = "the driver takes programs up to version 12.2, and this was built for 1";
   const Finished f = run({"devices"});
   EXPECT_EQ(f.code, 0) << f.err;
   EXPECT_NE(f.out.find("cuda     none: " + reason), std::string::npos) << f.out;
   expect_error(run({"explain", "matmul", "--device", "cuda:0"}), 2, "device cuda:0 is not available: " + reason);
-  setenv("LD_LIBRARY_PATH", kept.c_str(), 1);
 #else
   GTEST_SKIP() << "libtessera_cuda.so is not built here";
 #endif
 }
 
+// Its plugin, which brings hundreds of megabytes of libraries, is not opened, so that no word of its version is said.
+TEST(Command, LooksForADriverFirst) {
+  if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) GTEST_SKIP() << "there is a driver";
+  setenv("TESSERA_PLUGIN_DIR", TESSERA_OTHER_PLUGIN, 1);
+  const Finished f = run({"devices"});
+  unsetenv("TESSERA_PLUGIN_DIR");
+  EXPECT_EQ(f.code, 0) << f.err;
+  EXPECT_NE(f.out.find("cuda     none: NVIDIA's driver was not found (libcuda.so.1"), std::string::npos) << f.out;
+}
+
 TEST(Command, RefusesThePluginOfAnotherBuild) {
+  const Before driver("LD_LIBRARY_PATH", TESSERA_OLD_DRIVER);
   setenv("TESSERA_PLUGIN_DIR", TESSERA_OTHER_PLUGIN, 1);
   const Finished f = run({"devices"});
   unsetenv("TESSERA_PLUGIN_DIR");

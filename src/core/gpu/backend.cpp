@@ -47,6 +47,13 @@ bool open_hip_runtime(std::string& why_not) {
   return false;
 }
 
+// Without NVIDIA's driver the plugin, which brings some hundred megabytes of libraries, is not opened.
+bool open_cuda_driver(std::string& why_not) {
+  if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) return true;
+  why_not = fmt::format("NVIDIA's driver was not found ({})", dlerror());
+  return false;
+}
+
 const Plugin* load(DeviceType type, std::string& why_not) {
   const std::filesystem::path path = find_plugin(plugin_name(type));
   if (path.empty()) {
@@ -54,7 +61,7 @@ const Plugin* load(DeviceType type, std::string& why_not) {
                           plugin_name(type), type == DeviceType::CUDA ? "tessera_cuda" : "tessera_hip");
     return nullptr;
   }
-  if (type == DeviceType::HIP && !open_hip_runtime(why_not)) return nullptr;
+  if (!(type == DeviceType::HIP ? open_hip_runtime(why_not) : open_cuda_driver(why_not))) return nullptr;
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     why_not = dlerror();
