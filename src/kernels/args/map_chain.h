@@ -15,38 +15,45 @@
 #define TESSERA_QUESTIONS_OF_ONE(link) link(isnan, IsNan) link(isinf, IsInf) link(isfinite, IsFinite)
 #define TESSERA_QUESTIONS_OF_TWO(link) link(eq, Equal) link(ne, NotEqual) link(lt, Less) link(le, LessEqual) \
   link(gt, Greater) link(ge, GreaterEqual)
-#define TESSERA_LINKS_OF_MASKS(link) link(logical_and, &) link(logical_or, |) link(logical_xor, ^)
+#define TESSERA_LINKS_OF_MASKS(link) link(logical_and, And) link(logical_or, Or) link(logical_xor, Xor)
 // clang-format on
 
 namespace tessera::TESSERA_KERNELS {
 
-/// Where a link finds its operands: on a stack of three values, the first of them deepest, but for one in memory.
-enum class LinkForm : unsigned char { stack, first_in_memory, second_in_memory };
+/// Where a link finds its operands: in a register, the top of a stack whose rest is memory, on the stack below it, or
+/// where values are. A link whose operands are all there makes a new top.
+enum class LinkForm : unsigned char { stack, first_in_memory, second_in_memory, memory };
 
-/// Where a choice that a question decides finds what it chooses from; the value that is asked about lies on top, and
-/// what it is compared with is in memory.
-enum class ChoiceForm : unsigned char { memory, second_in_memory, first_in_memory, stack };
-
-/// What is done to the stack: its top is loaded from or stored to a value, or a map takes its operands off and leaves
-/// its result. `where` finds its condition on the stack.
+/// What is done to the stack: its top is loaded, or laid down to make place, or a map takes its operands off and leaves
+/// its result, which is stored, too, where `to` says so. The last link of a chain is `end`. `where` finds its condition
+/// on the stack. A choice is a `where` whose condition is a question: what is asked about lies on top, what it is
+/// compared with is in memory.
 struct MapLink {
-  enum : int { choices = 256, load = 255, store = 254, invert = 253, ones = 252 };  // ones: a mask becomes 1 and 0
+  static constexpr int forms = 4;
+  enum : int {
+    end = 507,
+    load = 508,
+    lay = 509,
+    invert = 510,
+    ones = 511,
+    choices = 512
+  };  // ones: a mask becomes 1 and 0
   static constexpr int code_of(MapOp op, LinkForm form = LinkForm::stack) {
-    return static_cast<int>(op) * 3 + static_cast<int>(form);
+    return static_cast<int>(op) * forms + static_cast<int>(form);
   }
-  static constexpr int choice_of(MapOp question, ChoiceForm form) {
-    return choices + static_cast<int>(question) * 4 + static_cast<int>(form);
-  }
+  static constexpr int choice_of(MapOp question, LinkForm form) { return choices + code_of(question, form); }
   int code;
   short value[3];  // in memory, or -1: of a choice the one to compare with, and both others
+  short to;        // a value, or -1
   double numbers[2];
+  void (*run)();  // of MapProgramTable
 };
-static_assert(static_cast<int>(MapOp::count) * 3 < MapLink::ones);
+static_assert(static_cast<int>(MapOp::count) * MapLink::forms < MapLink::end);
 
 /// A link whose values are memory now: steps are 0 where they repeat.
 struct PlacedLink {
-  int code;
-  void* data[3];
+  void (*run)();
+  void *data[3], *to;
   long long step[3];
   double numbers[2];
 };
@@ -56,8 +63,8 @@ struct ReadNext {
   long long size;
 };
 struct MapChain {
-  static constexpr int most_links = 96, most_nexts = 16;
-  const PlacedLink *begin, *end;
+  static constexpr int most_links = 96, most_nexts = 16, deepest = 6;  // with the top
+  const PlacedLink* begin;
   long long count;  // elements, whole strip units
   const ReadNext* next;
   int nexts;

@@ -62,6 +62,7 @@ struct MapProgramTable {
   void (*(*conversion)(Scalar to, Scalar from))();
   void (*(*polynomial)(Scalar compute))();  // null where it does not exist, as below
   void (*(*chain)(Scalar compute))();
+  void (*(*link)(Scalar compute, int code))();
   long long (*cost)(MapOp op, Scalar compute);
   void (*run)(const MapProgramArgs& args, Executor& executor);
 };

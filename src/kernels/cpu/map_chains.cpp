@@ -59,7 +59,9 @@ class ChainMaker {
     std::vector<MapStep> joined(p_.steps.begin(), p_.steps.begin() + static_cast<std::ptrdiff_t>(first_));
     for (size_t i = first_; i < p_.steps.size();) {
       const size_t end = end_of_run(i);
-      if (end - i < 2 || !chain(i, end, joined)) joined.insert(joined.end(), at(i), at(std::max(end, i + 1)));
+      const bool alone = end - i < 2 && !makes_mask(kinds_[i]) && !takes_mask(kinds_[i], 0);
+      if (alone) joined.push_back(step(i));
+      else chain(i, end, joined);
       i = std::max(end, i + 1);
     }
     p_.steps = std::move(joined);
@@ -90,13 +92,15 @@ class ChainMaker {
     return known ? i : begin;
   }
 
-  // A mask is all bits or none, which is no bool: its readers are in its chain, and know it.
+  // A mask is all bits or none in lanes of the type that its chain computes in, which is no bool: its readers are in
+  // chains of that type, and know it.
   bool leave_out_masks_for_others() {
-    std::vector<size_t> run_of(p_.steps.size(), 0), maker(p_.values.size(), none);
+    std::vector<Scalar> type_of(p_.steps.size(), Scalar::boolean);
+    std::vector<size_t> maker(p_.values.size(), none);
     for (size_t i = first_; i < p_.steps.size();) {
-      const size_t end = std::max(end_of_run(i), i + 1);
-      if (end_of_run(i) == i) kinds_[i] = LinkKind::none;
-      for (; i < end; ++i) run_of[i] = end;
+      const size_t end = end_of_run(i);
+      if (end == i) kinds_[i++] = LinkKind::none;
+      for (Scalar type = type_of_run(i, end); i < end; ++i) type_of[i] = type;
     }
     std::vector<bool> drop(p_.steps.size(), false);
     for (size_t i = first_; i < p_.steps.size(); ++i) {
@@ -104,9 +108,9 @@ class ChainMaker {
       for (short k = 0; k < step(i).inputs; ++k) {
         const size_t made = maker[static_cast<size_t>(step(i).from[k])];
         const bool is_mask = made != none && makes_mask(kinds_[made]);
-        const bool together = made != none && kinds_[i] != LinkKind::none && run_of[made] == run_of[i];
-        if (is_mask && !(together && takes_mask(kinds_[i], k))) drop[made] = true;
-        if (kinds_[i] != LinkKind::none && takes_mask(kinds_[i], k) && !(is_mask && together)) drop[i] = true;
+        const bool alike = made != none && kinds_[i] != LinkKind::none && type_of[made] == type_of[i];
+        if (is_mask && !(alike && takes_mask(kinds_[i], k))) drop[made] = true;
+        if (kinds_[i] != LinkKind::none && takes_mask(kinds_[i], k) && !(is_mask && alike)) drop[i] = true;
       }
       maker[static_cast<size_t>(step(i).to)] = i;
     }
@@ -115,10 +119,15 @@ class ChainMaker {
       if (drop[i] && kinds_[i] != LinkKind::none) kinds_[i] = LinkKind::none, any = true;
     return any;
   }
+  Scalar type_of_run(size_t begin, size_t end) const {
+    Scalar type = Scalar::boolean;
+    for (size_t i = begin; i < end; ++i) computes_in(i, type);
+    return type;
+  }
 
   // ---- one run
 
-  bool chain(size_t begin, size_t end, Steps& joined) {
+  void chain(size_t begin, size_t end, Steps& joined) {
     maker_.assign(p_.values.size(), none);
     for (size_t i = begin; i < end; ++i) maker_[static_cast<size_t>(step(i).to)] = i;
     find_roots(begin, end);
@@ -126,17 +135,18 @@ class ChainMaker {
     for (size_t i = begin; i < end; ++i) {
       if (!root_[static_cast<size_t>(step(i).to)]) continue;
       links_.clear();
+      filled_ = false;
       add(i);
-      links_.push_back(link(MapLink::store, step(i).to));
-      if (links_.size() > MapChain::most_links) return false;
-      if (parts.back().size() + links_.size() > MapChain::most_links) parts.emplace_back();
+      links_.back().to = step(i).to;
+      if (parts.back().size() + links_.size() >= MapChain::most_links) parts.emplace_back();
       append(parts.back());
     }
-    Scalar type{};
-    for (size_t i = begin; i < end; ++i) computes_in(i, type);
+    const Scalar type = type_of_run(begin, end);
     for (size_t i = begin; i < end; ++i)
       if (makes_mask(kinds_[i])) keep_as(step(i).to, type);
     for (auto& links : parts) {
+      links.push_back({MapLink::end, {-1, -1, -1}, -1, {}, {}});
+      for (MapLink& link : links) link.run = map_program_table().link(type, link.code);
       MapStep made{};
       made.code = map_program_table().chain(type);
       made.links = static_cast<int>(links.size());
@@ -144,7 +154,6 @@ class ChainMaker {
       p_.chains.push_back(std::move(links));
       joined.push_back(made);
     }
-    return true;
   }
   void keep_as(short v, Scalar type) {
     p_.types[static_cast<size_t>(v)] = type;
@@ -152,24 +161,41 @@ class ChainMaker {
   }
 
   // What is on top of the stack need not be loaded again.
-  void append(std::vector<MapLink>& part) const {
-    const bool again = !part.empty() && part.back().code == MapLink::store && links_.front().code == MapLink::load &&
-                       part.back().value[0] == links_.front().value[0];
+  void append(std::vector<MapLink>& part) {
+    MapLink& first = links_.front();
+    const short top = part.empty() ? short(-1) : part.back().to;
+    bool again = false;
+    if (top >= 0 && first.code == MapLink::load) {
+      again = first.value[0] == top && links_.size() > 1;
+    } else if (top >= 0 && first.code < MapLink::end && first.code % MapLink::forms == kMemory) {
+      if (first.value[0] == top) take_top(first, first.value[1] < 0 ? LinkForm::stack : LinkForm::second_in_memory);
+      else if (first.value[1] == top) take_top(first, LinkForm::first_in_memory);
+    }
     part.insert(part.end(), links_.begin() + again, links_.end());
+  }
+  static constexpr int kMemory = static_cast<int>(LinkForm::memory);
+  static void take_top(MapLink& link, LinkForm form) {
+    link.code += static_cast<int>(form) - kMemory;
+    if (form != LinkForm::first_in_memory) link.value[0] = link.value[1];
+    link.value[1] = -1;
   }
 
   // What is read outside or more than once has memory, and what the stack has no room for.
   void find_roots(size_t begin, size_t end) {
     std::vector<int> reads(p_.values.size(), 0);
+    std::vector<bool> outside(p_.values.size(), false);
     for (size_t i = first_; i < p_.steps.size(); ++i)
-      for (short k = 0; k < step(i).inputs; ++k)
-        reads[static_cast<size_t>(step(i).from[k])] += i >= begin && i < end ? 1 : 2;
+      for (short k = 0; k < step(i).inputs; ++k) {
+        const auto v = static_cast<size_t>(step(i).from[k]);
+        ++reads[v];
+        if (i < begin || i >= end) outside[v] = true;
+      }
     root_.assign(p_.values.size(), true);
-    std::vector<int> depth(p_.values.size(), 1);
+    std::vector<Tree> trees(p_.values.size());
     for (size_t i = begin; i < end; ++i) {
       const auto to = static_cast<size_t>(step(i).to);
-      depth[to] = depth_of(i, depth);
-      root_[to] = step(i).to < outputs_ || (reads[to] != 1 && !is_question_of_memory(i));
+      trees[to] = tree_of(i, trees);
+      root_[to] = step(i).to < outputs_ || outside[to] || (reads[to] != 1 && !is_question_of_memory(i));
     }
   }
   // Which is asked again wherever it is read.
@@ -178,30 +204,32 @@ class ChainMaker {
     const MapStep& s = step(i);
     return is_memory(static_cast<size_t>(s.from[0])) && is_memory(static_cast<size_t>(s.from[s.inputs - 1]));
   }
-  int depth_of(size_t i, std::vector<int>& depth) {
-    constexpr int most = 3;
-    int below = 0, deepest = 1;
+  /// What it takes to have a value on top of the stack.
+  struct Tree {
+    int depth = 1, links = 2;
+  };
+  Tree tree_of(size_t i, const std::vector<Tree>& trees) {
+    constexpr int deepest = MapChain::deepest, longest = MapChain::most_links / 4;
+    int below = 0;
+    Tree all;
     const auto place = [&](short value, bool takes_room) {
       const auto v = static_cast<size_t>(value);
-      if (!is_memory(v) && below + depth[v] > most) root_[v] = true;
+      if (!is_memory(v) && (below + trees[v].depth > deepest || trees[v].links > longest)) root_[v] = true;
       const bool tree = !is_memory(v);
-      deepest = std::max(deepest, below + (tree ? depth[v] : takes_room));
+      all.depth = std::max(all.depth, below + (tree ? trees[v].depth : takes_room));
+      all.links += tree ? trees[v].links : 2;
       below += tree || takes_room;
     };
     const MapStep& s = step(i);
     if (kinds_[i] != LinkKind::choice) {
       for (short k = 0; k < s.inputs; ++k) place(s.from[k], false);
-      return deepest;
+      return all;
     }
-    if (const MapStep* asked = question_of(s)) {
-      for (const short v : {s.from[1], s.from[2]}) place(v, false);
-      place(asked->from[0], true);
-      return deepest;
-    }
-    place(s.from[0], true);
-    place(s.from[1], is_memory(static_cast<size_t>(s.from[2])));
-    place(s.from[2], false);
-    return deepest;
+    const MapStep* const asked = question_of(s);
+    if (!asked) place(s.from[0], true);
+    for (const short v : {s.from[1], s.from[2]}) place(v, false);
+    if (asked) place(asked->from[0], true);
+    return all;
   }
   bool is_memory(size_t v) const { return maker_[v] == none || root_[v]; }
 
@@ -209,50 +237,42 @@ class ChainMaker {
   void add(size_t i) {
     const MapStep& s = step(i);
     if (kinds_[i] == LinkKind::choice) return add_choice(s);
-    const auto numbered = [&](int code, short value) {
-      links_.push_back(link(code, value));
-      std::copy(s.numbers, s.numbers + 2, links_.back().numbers);
-    };
     const bool first = is_memory(static_cast<size_t>(s.from[0]));
-    if (s.inputs == 1) {
+    if (kinds_[i] == LinkKind::mask_as_it_is) return push(s.from[0]);
+    if (kinds_[i] == LinkKind::ones || s.op == MapOp::logical_not) {
       push(s.from[0]);
-      if (kinds_[i] == LinkKind::mask_as_it_is) return;
-      return numbered(kinds_[i] == LinkKind::ones  ? MapLink::ones
-                      : s.op == MapOp::logical_not ? MapLink::invert
-                                                   : MapLink::code_of(s.op),
-                      -1);
+      return link(kinds_[i] == LinkKind::ones ? MapLink::ones : MapLink::invert);
     }
-    if (is_memory(static_cast<size_t>(s.from[1]))) {
-      push(s.from[0]);
-      return numbered(MapLink::code_of(s.op, LinkForm::second_in_memory), s.from[1]);
+    const bool second = s.inputs == 1 || is_memory(static_cast<size_t>(s.from[1]));
+    if (first && second) {
+      make_place();
+      link(MapLink::code_of(s.op, LinkForm::memory), s.from[0], s.inputs == 1 ? short(-1) : s.from[1]);
+    } else {
+      if (!first) push(s.from[0]);
+      if (!second) push(s.from[1]);
+      const LinkForm form = first                     ? LinkForm::first_in_memory
+                            : second && s.inputs == 2 ? LinkForm::second_in_memory
+                                                      : LinkForm::stack;
+      link(MapLink::code_of(s.op, form), first ? s.from[0] : second && s.inputs == 2 ? s.from[1] : short(-1));
     }
-    if (first) {
-      push(s.from[1]);
-      return numbered(MapLink::code_of(s.op, LinkForm::first_in_memory), s.from[0]);
-    }
-    push(s.from[0]);
-    push(s.from[1]);
-    numbered(MapLink::code_of(s.op), -1);
+    std::copy(s.numbers, s.numbers + 2, links_.back().numbers);
   }
   void add_choice(const MapStep& s) {
     const bool first = is_memory(static_cast<size_t>(s.from[1])), second = is_memory(static_cast<size_t>(s.from[2]));
-    if (const MapStep* asked = question_of(s)) {
-      if (!first) push(s.from[1]);
-      if (!second) push(s.from[2]);
-      push(asked->from[0]);
-      const ChoiceForm form = first    ? second ? ChoiceForm::memory : ChoiceForm::first_in_memory
-                              : second ? ChoiceForm::second_in_memory
-                                       : ChoiceForm::stack;
-      MapLink made = link(MapLink::choice_of(asked->op, form), asked->inputs == 2 ? asked->from[1] : short(-1));
-      made.value[1] = first ? s.from[1] : short(-1);
-      made.value[2] = second ? s.from[2] : short(-1);
-      return links_.push_back(made);
-    }
-    push(s.from[0]);
-    if (second || !first) push(s.from[1]);
+    const LinkForm form = first    ? second ? LinkForm::memory : LinkForm::first_in_memory
+                          : second ? LinkForm::second_in_memory
+                                   : LinkForm::stack;
+    const MapStep* const asked = question_of(s);
+    if (!asked) push(s.from[0]);
+    if (!first) push(s.from[1]);
     if (!second) push(s.from[2]);
-    const LinkForm form = second ? LinkForm::second_in_memory : first ? LinkForm::first_in_memory : LinkForm::stack;
-    links_.push_back(link(MapLink::code_of(MapOp::where, form), second ? s.from[2] : first ? s.from[1] : short(-1)));
+    if (!asked) {
+      const short from = first ? s.from[1] : second ? s.from[2] : short(-1);
+      return link(MapLink::code_of(MapOp::where, form), from, first && second ? s.from[2] : short(-1));
+    }
+    push(asked->from[0]);
+    link(MapLink::choice_of(asked->op, form), asked->inputs == 2 ? asked->from[1] : short(-1),
+         first ? s.from[1] : short(-1), second ? s.from[2] : short(-1));
   }
   // The question that decides a choice alone, if what it compares with is in memory.
   const MapStep* question_of(const MapStep& s) const {
@@ -261,10 +281,18 @@ class ChainMaker {
     const MapStep& asked = step(maker_[mask]);
     return asked.inputs == 1 || is_memory(static_cast<size_t>(asked.from[1])) ? &asked : nullptr;
   }
-  static MapLink link(int code, short value) { return {code, {value, -1, -1}, {}}; }
+  void link(int code, short first = -1, short second = -1, short third = -1) {
+    links_.push_back({code, {first, second, third}, -1, {}, {}});
+    filled_ = true;
+  }
+  // For a new top.
+  void make_place() {
+    if (filled_) link(MapLink::lay);
+  }
   void push(short v) {
-    if (is_memory(static_cast<size_t>(v))) links_.push_back(link(MapLink::load, v));
-    else add(maker_[static_cast<size_t>(v)]);
+    if (!is_memory(static_cast<size_t>(v))) return add(maker_[static_cast<size_t>(v)]);
+    make_place();
+    link(MapLink::load, v);
   }
 
   static constexpr size_t none = ~size_t{0};
@@ -275,6 +303,7 @@ class ChainMaker {
   std::vector<size_t> maker_;  // of the run's values, their steps
   std::vector<bool> root_;     // whether a value has memory
   std::vector<MapLink> links_;
+  bool filled_ = false;  // whether there is a top
 };
 
 }  // namespace

@@ -22,13 +22,13 @@ struct MapSteps {
     else
       for (const MapLink& link : chain_of(step))
         for (const short v : link.value)
-          if (link.code != MapLink::store && v >= 0) fn(v);
+          if (v >= 0) fn(v);
   }
   template <class Fn>
   void each_written(const MapStep& step, const Fn& fn) const {
     if (step.links == 0) return fn(step.to);
     for (const MapLink& link : chain_of(step))
-      if (link.code == MapLink::store) fn(link.value[0]);
+      if (link.to >= 0) fn(link.to);
   }
   const std::vector<MapLink>& chain_of(const MapStep& step) const { return chains[static_cast<std::size_t>(step.to)]; }
 };

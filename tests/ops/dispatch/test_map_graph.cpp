@@ -213,6 +213,42 @@ TEST(MapGraph, KeepsMasksAndDeepTreesApart) {
     }
 }
 
+// A mask that several chains read, which a map that is no link keeps apart, also one of a single step.
+constexpr auto kParted = [](const Tensor* in, const double*) {
+  const Tensor &a = in[0], &b = in[1], low = lt(a * b, b), x = log(abs(a) + 1.0), y = where(low, x, b);
+  const Tensor z = exp(-abs(y)), both = logical_and(low, gt(z, y));
+  return exp(where(low, exp(b), a)) + where(both, z, where(low, a, log(abs(y) + 0.5)));
+};
+// A tree as high as it is wide, and one with a long stem.
+Tensor tree_of(const Tensor& a, const Tensor& b, int height, double& leaf) {
+  if (height == 0) return a + (leaf += 0.37);
+  const Tensor left = tree_of(a, b, height - 1, leaf), right = tree_of(b, a, height - 1, leaf);
+  return height % 3 == 0 ? left * right : height % 3 == 1 ? minimum(left, right) : where(lt(left, right), right, a);
+}
+constexpr auto kHigh = [](const Tensor* in, const double*) {
+  double leaf = -3;
+  return tree_of(in[0], in[1], 7, leaf);
+};
+constexpr auto kLong = [](const Tensor* in, const double*) {
+  Tensor stem = in[0];
+  for (int i = 0; i < 70; ++i)
+    stem = where(gt(stem, in[1]), abs(stem - in[1]) * 0.9, (in[0] - stem * 0.3) * (in[1] + i));
+  return stem;
+};
+TEST(MapGraph, ChainsHaveSharedMasksAndBounds) {
+  const Op& op = find_op("map_graph");
+  for (const DType dtype : {Float32, Float64})
+    for (const int64_t n : {1, 63, 65, 2051}) {
+      Generator g(19);
+      const Tensor a = normal64({n}, g).to(dtype), b = normal64({n}, g).to(dtype);
+      const DType types[] = {dtype, dtype};
+      for (const auto f : {+kParted, +kHigh, +kLong}) {
+        const MapFunction function{f, dtype, dtype, {}};
+        expect_same(dispatch(op, {a, b}, FunctionAttrs{trace(function, types)}), {function({a, b})}, std::to_string(n));
+      }
+    }
+}
+
 TEST(MapGraph, IsSharedByThreads) {
   Generator g(13);
   const Tensor x = normal64({300'007}, g).to(Float32);

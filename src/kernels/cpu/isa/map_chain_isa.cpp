@@ -7,76 +7,9 @@ namespace {
 
 using namespace tile;
 
-template <class T>
-struct ChainStack {
-  using V = NativeVec<T>;
-  using M = MaskOf<T, V::lanes>;
-  static constexpr int ways = 4;
-  V top[ways] = {}, second[ways] = {}, third[ways] = {};
-
-  TESSERA_HD static V mask(M m) { return vec_bits<V>(m); }
-  TESSERA_HD static M mask(V v) { return vec_bits<M>(v); }
-
-  TESSERA_HD void push(const T* from) {
-    TESSERA_UNROLL
-    for (int k = 0; k < ways; ++k) {
-      third[k] = second[k];
-      second[k] = top[k];
-      top[k] = load<V>(from + k * V::lanes);
-    }
-  }
-  TESSERA_HD void store_top(T* to) const {
-    TESSERA_UNROLL
-    for (int k = 0; k < ways; ++k) {
-      store(to + k * V::lanes, top[k]);
-    }
-  }
-  template <class F>
-  TESSERA_HD void one(const F& f) {
-    TESSERA_UNROLL
-    for (int k = 0; k < ways; ++k) {
-      top[k] = f(top[k]);
-    }
-  }
-  template <class F>
-  TESSERA_HD void two(LinkForm form, const T* from, const F& f) {
-    TESSERA_UNROLL
-    for (int k = 0; k < ways; ++k) {
-      if (form == LinkForm::stack) top[k] = f(second[k], top[k]), second[k] = third[k];
-      else if (form == LinkForm::first_in_memory) top[k] = f(load<V>(from + k * V::lanes), top[k]);
-      else top[k] = f(top[k], load<V>(from + k * V::lanes));
-    }
-  }
-  TESSERA_HD void choose(LinkForm form, const T* from) {
-    TESSERA_UNROLL
-    for (int k = 0; k < ways; ++k) {
-      if (form == LinkForm::stack) {
-        top[k] = select(mask(third[k]), second[k], top[k]);
-      } else {
-        const V other = load<V>(from + k * V::lanes);
-        top[k] = form == LinkForm::first_in_memory ? select(mask(second[k]), other, top[k])
-                                                   : select(mask(second[k]), top[k], other);
-        second[k] = third[k];
-      }
-    }
-  }
-  template <class F>
-  TESSERA_HD void choose_by(ChoiceForm form, const T* bound, const T* from, const T* other, const F& question) {
-    TESSERA_UNROLL
-    for (int k = 0; k < ways; ++k) {
-      const bool first = form == ChoiceForm::memory || form == ChoiceForm::first_in_memory;
-      const bool last = form == ChoiceForm::memory || form == ChoiceForm::second_in_memory;
-      const V a = first ? load<V>(from + k * V::lanes) : last ? second[k] : third[k];
-      const V b = last ? load<V>(other + k * V::lanes) : second[k];
-      if constexpr (requires { question(top[k]); }) top[k] = select(question(top[k]), a, b);
-      else top[k] = select(question(top[k], load<V>(bound + k * V::lanes)), a, b);
-      if (first != last) second[k] = third[k];
-    }
-  }
-};
-
 template <class F>
 TESSERA_HD F with_numbers(const double (&numbers)[2]) {
+  if constexpr (__is_empty(F)) return F{};
   struct Bytes {
     alignas(F) char at[sizeof(F)];
   } bytes;
@@ -84,95 +17,175 @@ TESSERA_HD F with_numbers(const double (&numbers)[2]) {
   return bit_cast<F>(bytes);
 }
 
-#define TESSERA_IN_EACH_FORM(name, ...)                           \
-  case MapLink::code_of(MapOp::name, LinkForm::stack):            \
-    stack.two(LinkForm::stack, at, __VA_ARGS__);                  \
-    break;                                                        \
-  case MapLink::code_of(MapOp::name, LinkForm::first_in_memory):  \
-    stack.two(LinkForm::first_in_memory, at, __VA_ARGS__);        \
-    break;                                                        \
-  case MapLink::code_of(MapOp::name, LinkForm::second_in_memory): \
-    stack.two(LinkForm::second_in_memory, at, __VA_ARGS__);       \
-    break;
-#define TESSERA_LINK_1(name, Functor) \
-  case MapLink::code_of(MapOp::name): \
-    stack.one(op::Functor{});         \
-    break;
-#define TESSERA_LINK_1N(name, Functor)                   \
-  case MapLink::code_of(MapOp::name):                    \
-    stack.one(with_numbers<op::Functor>(link->numbers)); \
-    break;
-#define TESSERA_LINK_2(name, Functor) TESSERA_IN_EACH_FORM(name, op::Functor{})
-#define TESSERA_LINK_2N(name, Functor) TESSERA_IN_EACH_FORM(name, with_numbers<op::Functor>(link->numbers))
-#define TESSERA_QUESTION_1(name, Functor)                         \
-  case MapLink::code_of(MapOp::name):                             \
-    stack.one([](V v) { return Stack::mask(op::Functor{}(v)); }); \
-    break;
-#define TESSERA_QUESTION_2(name, Functor) \
-  TESSERA_IN_EACH_FORM(name, [](V a, V b) { return Stack::mask(op::Functor{}(a, b)); })
-#define TESSERA_CHOICE_IN(form, name, ...)                                  \
-  case MapLink::choice_of(MapOp::name, ChoiceForm::form):                   \
-    stack.choose_by(ChoiceForm::form, at, place(1), place(2), __VA_ARGS__); \
-    break;
-#define TESSERA_CHOICE(name, ...)                        \
-  TESSERA_CHOICE_IN(memory, name, __VA_ARGS__)           \
-  TESSERA_CHOICE_IN(second_in_memory, name, __VA_ARGS__) \
-  TESSERA_CHOICE_IN(first_in_memory, name, __VA_ARGS__)  \
-  TESSERA_CHOICE_IN(stack, name, __VA_ARGS__)
-#define TESSERA_CHOICE_1(name, Functor) TESSERA_CHOICE(name, [](V v) { return op::Functor{}(v); })
-#define TESSERA_CHOICE_2(name, Functor) TESSERA_CHOICE(name, op::Functor{})
-#define TESSERA_LINK_M(name, sign) \
-  TESSERA_IN_EACH_FORM(name, [](V a, V b) { return Stack::mask(Stack::mask(a) sign Stack::mask(b)); })
+template <class V, int>
+using One = V;
 
+/// Links as functions, each of which calls the next one last, with the top of the stack as arguments: so it stays in
+/// registers, which compilers would not leave it in through a switch. What lies below the top is laid down in memory.
+template <class T, class Ways>
+struct Links;
+template <class T, int... k>
+struct Links<T, Seq<k...>> {
+  using V = NativeVec<T>;
+  using M = MaskOf<T, V::lanes>;
+  using Run = void (*)(const PlacedLink* link, i64 i, T* below, One<V, k>... top);
+  static constexpr i64 block = sizeof...(k) * V::lanes;
+  static_assert(strip_unit % block == 0);
+
+  static V mask(M m) { return vec_bits<V>(m); }
+  static M mask(V v) { return vec_bits<M>(v); }
+  static V at(const T* from, int way) { return tile::load<V>(from + way * V::lanes); }
+  static const T* place(const PlacedLink* link, int operand, i64 i) {
+    return static_cast<const T*>(link->data[operand]) + i * link->step[operand];
+  }
+  TESSERA_HD static void next(const PlacedLink* link, i64 i, T* below, One<V, k>... top) {
+    if (T* const to = static_cast<T*>(link->to)) (tile::store(to + i + k * V::lanes, top), ...);
+    ++link;
+    return reinterpret_cast<Run>(link->run)(link, i, below, top...);
+  }
+
+  static void load(const PlacedLink* link, i64 i, T* below, One<V, k>...) {
+    const T* const from = place(link, 0, i);
+    return next(link, i, below, at(from, k)...);
+  }
+  static void lay(const PlacedLink* link, i64 i, T* below, One<V, k>... top) {
+    (tile::store(below + k * V::lanes, top), ...);
+    return next(link, i, below + block, top...);
+  }
+  static void end(const PlacedLink*, i64, T*, One<V, k>...) {}
+
+  template <class F, LinkForm form>
+  static void one(const PlacedLink* link, i64 i, T* below, One<V, k>... top) {
+    const F f = with_numbers<F>(link->numbers);
+    if constexpr (form == LinkForm::stack) return next(link, i, below, f(top)...);
+    const T* const from = place(link, 0, i);
+    return next(link, i, below, f(at(from, k))...);
+  }
+  template <class F, LinkForm form>
+  static void two(const PlacedLink* link, i64 i, T* below, One<V, k>... top) {
+    const F f = with_numbers<F>(link->numbers);
+    if constexpr (form == LinkForm::stack) {
+      below -= block;
+      return next(link, i, below, f(at(below, k), top)...);
+    }
+    const T* const from = place(link, 0, i);
+    if constexpr (form == LinkForm::first_in_memory) return next(link, i, below, f(at(from, k), top)...);
+    if constexpr (form == LinkForm::second_in_memory) return next(link, i, below, f(top, at(from, k))...);
+    const T* const other = place(link, 1, i);
+    return next(link, i, below, f(at(from, k), at(other, k))...);
+  }
+  template <LinkForm form>
+  static void choose(const PlacedLink* link, i64 i, T* below, One<V, k>... top) {
+    const T *const from = place(link, 0, i), *const other = place(link, 1, i);
+    if constexpr (form == LinkForm::memory)
+      return next(link, i, below, select(mask(top), at(from, k), at(other, k))...);
+    below -= block;
+    if constexpr (form == LinkForm::first_in_memory)
+      return next(link, i, below, select(mask(at(below, k)), at(from, k), top)...);
+    if constexpr (form == LinkForm::second_in_memory)
+      return next(link, i, below, select(mask(at(below, k)), top, at(from, k))...);
+    const T* const last = below;
+    below -= block;
+    return next(link, i, below, select(mask(at(below, k)), at(last, k), top)...);
+  }
+  template <class F, LinkForm form>
+  static void choose_by(const PlacedLink* link, i64 i, T* below, One<V, k>... top) {
+    const T *const bound = place(link, 0, i), *from = place(link, 1, i), *other = place(link, 2, i);
+    if constexpr (form == LinkForm::stack || form == LinkForm::first_in_memory) other = below -= block;
+    if constexpr (form == LinkForm::stack || form == LinkForm::second_in_memory) from = below -= block;
+    const auto asked = [&](V v, int way) {
+      if constexpr (requires { F{}(v); }) return F{}(v);
+      else return F{}(v, at(bound, way));
+    };
+    return next(link, i, below, select(asked(top, k), at(from, k), at(other, k))...);
+  }
+
+  /// Questions and maps of masks, as values of lanes that are all bits or none.
+  template <class F>
+  struct Asked {
+    V operator()(V v) const { return mask(F{}(v)); }
+    V operator()(V a, V b) const { return mask(F{}(a, b)); }
+  };
+  struct Inverted {
+    V operator()(V v) const { return mask(~mask(v)); }
+  };
+  struct Ones {
+    V operator()(V v) const { return select(mask(v), V(T(1)), V(T(0))); }
+  };
+  struct And {
+    V operator()(V a, V b) const { return mask(mask(a) & mask(b)); }
+  };
+  struct Or {
+    V operator()(V a, V b) const { return mask(mask(a) | mask(b)); }
+  };
+  struct Xor {
+    V operator()(V a, V b) const { return mask(mask(a) ^ mask(b)); }
+  };
+};
+
+#define TESSERA_CASE(code, ...) \
+  case code:                    \
+    return __VA_ARGS__;
+#define TESSERA_CASE_IN(form, code_of, name, ...) \
+  TESSERA_CASE(MapLink::code_of(MapOp::name, LinkForm::form), __VA_ARGS__ LinkForm::form >)
+#define TESSERA_OF_ONE(name, ...)                                        \
+  TESSERA_CASE_IN(stack, code_of, name, L::template one < __VA_ARGS__, ) \
+  TESSERA_CASE_IN(memory, code_of, name, L::template one < __VA_ARGS__, )
+#define TESSERA_IN_EACH_FORM(code_of, name, ...)                \
+  TESSERA_CASE_IN(stack, code_of, name, __VA_ARGS__)            \
+  TESSERA_CASE_IN(first_in_memory, code_of, name, __VA_ARGS__)  \
+  TESSERA_CASE_IN(second_in_memory, code_of, name, __VA_ARGS__) \
+  TESSERA_CASE_IN(memory, code_of, name, __VA_ARGS__)
+#define TESSERA_LINK_1(name, Functor) TESSERA_OF_ONE(name, op::Functor)
+#define TESSERA_LINK_2(name, Functor) TESSERA_IN_EACH_FORM(code_of, name, L::template two < op::Functor, )
+#define TESSERA_LINK_M(name, Functor) TESSERA_IN_EACH_FORM(code_of, name, L::template two < typename L::Functor, )
+#define TESSERA_QUESTION_1(name, Functor) TESSERA_OF_ONE(name, typename L::template Asked<op::Functor>)
+#define TESSERA_QUESTION_2(name, Functor) \
+  TESSERA_IN_EACH_FORM(code_of, name, L::template two < typename L::template Asked<op::Functor>, )
+#define TESSERA_CHOICE(name, Functor) TESSERA_IN_EACH_FORM(choice_of, name, L::template choose_by < op::Functor, )
+
+template <class L>
+typename L::Run link_of(int code) {
+  switch (code) {
+    TESSERA_CASE(MapLink::load, L::load)
+    TESSERA_CASE(MapLink::lay, L::lay)
+    TESSERA_CASE(MapLink::end, L::end)
+    TESSERA_CASE(MapLink::invert, L::template one<typename L::Inverted, LinkForm::stack>)
+    TESSERA_CASE(MapLink::ones, L::template one<typename L::Ones, LinkForm::stack>)
+    TESSERA_IN_EACH_FORM(code_of, where, L::template choose <)
+    TESSERA_LINKS_OF_ONE(TESSERA_LINK_1)
+    TESSERA_LINKS_WITH_NUMBERS(TESSERA_LINK_1)
+    TESSERA_LINKS_OF_TWO(TESSERA_LINK_2)
+    TESSERA_LINKS_OF_TWO_WITH_NUMBERS(TESSERA_LINK_2)
+    TESSERA_QUESTIONS_OF_ONE(TESSERA_QUESTION_1)
+    TESSERA_QUESTIONS_OF_TWO(TESSERA_QUESTION_2)
+    TESSERA_LINKS_OF_MASKS(TESSERA_LINK_M)
+    TESSERA_QUESTIONS_OF_ONE(TESSERA_CHOICE)
+    TESSERA_QUESTIONS_OF_TWO(TESSERA_CHOICE)
+    default:
+      return nullptr;
+  }
+}
+
+/// As many vectors as arguments are passed in registers, but no more than a strip's unit.
+template <class T>
+using LinksOf = Links<T, make_seq<min(8, strip_unit* int(sizeof(T)) / native_bytes)>>;
+
+template <class T, int... k>
+void run_links(const MapChain& chain, Seq<k...>) {
+  using L = LinksOf<T>;
+  alignas(64) T below[(MapChain::deepest - 1) * L::block];
+  const auto run = reinterpret_cast<typename L::Run>(chain.begin->run);
+  for (i64 i = 0; i < chain.count; i += L::block) {
+    for (int n = 0; n < chain.nexts; ++n)
+      for (i64 at = i * chain.next[n].size, end = at + L::block * chain.next[n].size; at < end; at += 64)
+        __builtin_prefetch(chain.next[n].data + at, 0, 2);
+    run(chain.begin, i, below, (void(k), typename L::V(T(0)))...);
+  }
+}
 template <class T>
 void run_chain(const MapChain& chain) {
-  using Stack = ChainStack<T>;
-  using V = typename Stack::V;
-  constexpr i64 block = Stack::ways * V::lanes;
-  for (i64 i = 0; i < chain.count; i += block) {
-    Stack stack;
-    for (int k = 0; k < chain.nexts; ++k)
-      for (i64 at = i * chain.next[k].size, end = at + block * chain.next[k].size; at < end; at += 64)
-        __builtin_prefetch(chain.next[k].data + at, 0, 2);
-    for (const PlacedLink* link = chain.begin; link != chain.end; ++link) {
-      const auto place = [&](int k) { return static_cast<T*>(link->data[k]) + i * link->step[k]; };
-      T* const at = place(0);
-      switch (link->code) {
-        case MapLink::load:
-          stack.push(at);
-          break;
-        case MapLink::store:
-          stack.store_top(at);
-          break;
-        case MapLink::invert:
-          stack.one([](V v) { return Stack::mask(~Stack::mask(v)); });
-          break;
-        case MapLink::ones:
-          stack.one([](V v) { return select(Stack::mask(v), V(T(1)), V(T(0))); });
-          break;
-        case MapLink::code_of(MapOp::where, LinkForm::stack):
-          stack.choose(LinkForm::stack, at);
-          break;
-        case MapLink::code_of(MapOp::where, LinkForm::first_in_memory):
-          stack.choose(LinkForm::first_in_memory, at);
-          break;
-        case MapLink::code_of(MapOp::where, LinkForm::second_in_memory):
-          stack.choose(LinkForm::second_in_memory, at);
-          break;
-          TESSERA_LINKS_OF_ONE(TESSERA_LINK_1)
-          TESSERA_LINKS_WITH_NUMBERS(TESSERA_LINK_1N)
-          TESSERA_LINKS_OF_TWO(TESSERA_LINK_2)
-          TESSERA_LINKS_OF_TWO_WITH_NUMBERS(TESSERA_LINK_2N)
-          TESSERA_QUESTIONS_OF_ONE(TESSERA_QUESTION_1)
-          TESSERA_QUESTIONS_OF_TWO(TESSERA_QUESTION_2)
-          TESSERA_LINKS_OF_MASKS(TESSERA_LINK_M)
-          TESSERA_QUESTIONS_OF_ONE(TESSERA_CHOICE_1)
-          TESSERA_QUESTIONS_OF_TWO(TESSERA_CHOICE_2)
-        default:
-          __builtin_unreachable();
-      }
-    }
-  }
+  run_links<T>(chain, make_seq<LinksOf<T>::block / NativeVec<T>::lanes>{});
 }
 
 }  // namespace
@@ -181,6 +194,11 @@ void (*chain_code(Scalar compute))() {
   using Code = void (*)();
   if (compute == Scalar::f64) return reinterpret_cast<Code>(run_chain<double>);
   return compute == Scalar::f32 ? reinterpret_cast<Code>(run_chain<float>) : nullptr;
+}
+void (*link_code(Scalar compute, int code))() {
+  using Code = void (*)();
+  return compute == Scalar::f64 ? reinterpret_cast<Code>(link_of<LinksOf<double>>(code))
+                                : reinterpret_cast<Code>(link_of<LinksOf<float>>(code));
 }
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA

@@ -16,7 +16,7 @@ Code map(MapOp op, Scalar compute) { return reinterpret_cast<Code>(strip_of(op, 
 template <class T>
 void polynomial_of(const Strip& s) {
   using V = NativeVec<T>;
-  constexpr int ways = 4;
+  constexpr int ways = min(8, strip_unit / V::lanes);  // the second operand's vectors may be read anew for each addend
   const auto& p = *static_cast<const MapPolynomial*>(s.context);
   const auto* const addends = static_cast<const T*>(p.addends);
   const auto *v = static_cast<const T*>(s.data[1]), *t = static_cast<const T*>(s.data[2]);
@@ -131,14 +131,15 @@ class Runner {
     PlacedLink placed[MapChain::most_links];
     for (int k = 0; k < step.links; ++k) {
       const MapLink& link = step.link[k];
-      placed[k] = {link.code, {}, {}, {link.numbers[0], link.numbers[1]}};
+      void* const to = link.to < 0 ? nullptr : at_[link.to];
+      placed[k] = {link.run, {}, to, {}, {link.numbers[0], link.numbers[1]}};
       for (int o = 0; o < 3; ++o) {
         if (link.value[o] < 0) continue;
         placed[k].data[o] = at_[link.value[o]];
         placed[k].step[o] = !a_.value[link.value[o]].repeats;
       }
     }
-    reinterpret_cast<void (*)(const MapChain&)>(step.code)({placed, placed + step.links, count, next_, nexts_});
+    reinterpret_cast<void (*)(const MapChain&)>(step.code)({placed, count, next_, nexts_});
     nexts_ = 0;
   }
 
@@ -166,6 +167,6 @@ void run(const MapProgramArgs& args, Executor& executor) {
 }  // namespace
 
 extern const MapProgramTable map_program_table;
-const MapProgramTable map_program_table = {map, conversion, polynomial, chain_code, cost_of, run};
+const MapProgramTable map_program_table = {map, conversion, polynomial, chain_code, link_code, cost_of, run};
 
 }  // namespace tessera::cpu_kernels::TESSERA_ISA

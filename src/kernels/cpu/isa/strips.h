@@ -12,6 +12,7 @@ tile::StripFn strip_of(MapOp op, Scalar compute);
 tile::StripFn math_strip(MapOp op, Scalar compute);
 /// A function of a MapChain (kernels/args/map_chain.h); null where there is none in a type.
 void (*chain_code(Scalar compute))();
+void (*link_code(Scalar compute, int code))();
 /// Cost of an element in additions, roughly: decides how many elements are worth a thread.
 long long cost_of(MapOp op, Scalar compute);
 
