@@ -149,11 +149,15 @@ double largest_finite(DType dtype) {
 Tensor nan_to_num(const Tensor& x, double nan, std::optional<double> high, std::optional<double> low) {
   if (!is_floating(x.dtype())) return x;
   const double most = largest_finite(x.dtype());
-  const auto f = [](const Tensor& v, double instead, double least, double largest) {
-    const Tensor ends = where(below_zero(v), number_like(v, least), number_like(v, largest));
-    return where(isinf(v), ends, where(isnan(v), number_like(v, instead), v));
+  const auto f = [](const Tensor& v, double instead, double least, double largest, double finite) {
+    const Tensor nans = number_like(v, instead);
+    if (least == -finite && largest == finite)
+      return where(isnan(v), nans, where(isinf(v), clamp(v.detach(), least, largest), v));
+    const Tensor number = where(isnan(v), nans, v);
+    const Tensor bounded = where(eq(v, number_like(v, -INFINITY)), number_like(v, least), number);
+    return where(eq(v, number_like(v, INFINITY)), number_like(v, largest), bounded);
   };
-  return map_elements({x}, x.dtype(), x.dtype(), f, nan, low.value_or(-most), high.value_or(most));
+  return map_elements({x}, x.dtype(), x.dtype(), f, nan, low.value_or(-most), high.value_or(most), most);
 }
 
 Tensor isclose(const Tensor& a, const Tensor& b, double relative, double absolute, bool nan_is_nan) {

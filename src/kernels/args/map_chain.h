@@ -24,10 +24,21 @@ namespace tessera::TESSERA_KERNELS {
 /// where values are. A link whose operands are all there makes a new top.
 enum class LinkForm : unsigned char { stack, first_in_memory, second_in_memory, memory };
 
+/// Where a choice finds what it chooses from. What its question is about lies on top, or in memory where the name says
+/// so; then the top is what is chosen from, the second one unless that is in memory.
+enum class ChoiceForm : unsigned char {
+  stack,
+  first_in_memory,
+  second_in_memory,
+  memory,
+  asked_in_memory,
+  asked_and_first,
+  asked_and_second
+};
+
 /// What is done to the stack: its top is loaded, or laid down to make place, or a map takes its operands off and leaves
-/// its result, which is stored, too, where `to` says so. The last link of a chain is `end`. `where` finds its condition
-/// on the stack. A choice is a `where` whose condition is a question: what is asked about lies on top, what it is
-/// compared with is in memory.
+/// its result, which is stored, too, where `to` says so. `where` finds its condition on the stack. A choice is a
+/// `where` whose condition is a question; what is compared with is in memory. The last link of a chain is `end`.
 struct MapLink {
   static constexpr int forms = 4;
   enum : int {
@@ -41,20 +52,22 @@ struct MapLink {
   static constexpr int code_of(MapOp op, LinkForm form = LinkForm::stack) {
     return static_cast<int>(op) * forms + static_cast<int>(form);
   }
-  static constexpr int choice_of(MapOp question, LinkForm form) { return choices + code_of(question, form); }
+  static constexpr int choice_of(MapOp question, ChoiceForm form) {
+    return choices + static_cast<int>(question) * 8 + static_cast<int>(form);
+  }
   int code;
-  short value[3];  // in memory, or -1: of a choice the one to compare with, and both others
+  short value[3];  // in memory, or -1: of a choice the one to compare with, what it chooses from and is about
   short to;        // a value, or -1
   double numbers[2];
   void (*run)();  // of MapProgramTable
 };
 static_assert(static_cast<int>(MapOp::count) * MapLink::forms < MapLink::end);
 
-/// A link whose values are memory now: steps are 0 where they repeat.
+/// A link whose values are memory now: steps are 0 where they repeat, or are of one block of vectors alone.
 struct PlacedLink {
   void (*run)();
   void *data[3], *to;
-  long long step[3];
+  long long step[3], to_step;
   double numbers[2];
 };
 /// Lines of memory that the next strip will read: `data`, and bytes of an element.

@@ -17,6 +17,7 @@ struct MapValue {
   int size;        // bytes of an element
   int offset;      // in the room: of a strip, of what repeats, or of a tensor's odd end
   bool repeats;    // one element, for all
+  bool local;      // written and read by one chain: a unit holds what it is at
   void (*copy)();  // the conversion that makes what repeats, of `data` or of `number`, or copies as the layout says
   const MapLayout* layout;
   double number;

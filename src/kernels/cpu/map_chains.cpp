@@ -258,28 +258,42 @@ class ChainMaker {
     std::copy(s.numbers, s.numbers + 2, links_.back().numbers);
   }
   void add_choice(const MapStep& s) {
-    const bool first = is_memory(static_cast<size_t>(s.from[1])), second = is_memory(static_cast<size_t>(s.from[2]));
-    const LinkForm form = first    ? second ? LinkForm::memory : LinkForm::first_in_memory
-                          : second ? LinkForm::second_in_memory
-                                   : LinkForm::stack;
+    const short a = s.from[1], b = s.from[2];
+    const bool first = is_memory(static_cast<size_t>(a)), second = is_memory(static_cast<size_t>(b));
     const MapStep* const asked = question_of(s);
     if (!asked) push(s.from[0]);
-    if (!first) push(s.from[1]);
-    if (!second) push(s.from[2]);
+    if (!first) push(a);
+    if (!second) push(b);
     if (!asked) {
-      const short from = first ? s.from[1] : second ? s.from[2] : short(-1);
-      return link(MapLink::code_of(MapOp::where, form), from, first && second ? s.from[2] : short(-1));
+      const LinkForm form = first    ? second ? LinkForm::memory : LinkForm::first_in_memory
+                            : second ? LinkForm::second_in_memory
+                                     : LinkForm::stack;
+      return link(MapLink::code_of(MapOp::where, form),
+                  first    ? a
+                  : second ? b
+                           : short(-1),
+                  first && second ? b : short(-1));
     }
-    push(asked->from[0]);
-    link(MapLink::choice_of(asked->op, form), asked->inputs == 2 ? asked->from[1] : short(-1),
-         first ? s.from[1] : short(-1), second ? s.from[2] : short(-1));
+    const short about = asked->from[0], bound = asked->inputs == 2 ? asked->from[1] : short(-1);
+    const auto choose = [&](ChoiceForm form, short from, short other) {
+      link(MapLink::choice_of(asked->op, form), bound, from, other);
+    };
+    if (is_memory(static_cast<size_t>(about)) && !(first && second)) {
+      if (first) return choose(ChoiceForm::asked_and_first, a, about);
+      return choose(second ? ChoiceForm::asked_and_second : ChoiceForm::asked_in_memory, about, second ? b : short(-1));
+    }
+    push(about);
+    const ChoiceForm form = first    ? second ? ChoiceForm::memory : ChoiceForm::first_in_memory
+                            : second ? ChoiceForm::second_in_memory
+                                     : ChoiceForm::stack;
+    choose(form, first ? a : short(-1), second ? b : short(-1));
   }
-  // The question that decides a choice alone, if what it compares with is in memory.
+  // The question that decides a choice alone, if what it compares with is one value for all.
   const MapStep* question_of(const MapStep& s) const {
     const auto mask = static_cast<size_t>(s.from[0]);
     if (is_memory(mask) || kinds_[maker_[mask]] != LinkKind::question) return nullptr;
     const MapStep& asked = step(maker_[mask]);
-    return asked.inputs == 1 || is_memory(static_cast<size_t>(asked.from[1])) ? &asked : nullptr;
+    return asked.inputs == 1 || p_.values[static_cast<size_t>(asked.from[1])].repeats ? &asked : nullptr;
   }
   void link(int code, short first = -1, short second = -1, short third = -1) {
     links_.push_back({code, {first, second, third}, -1, {}, {}});

@@ -58,14 +58,14 @@ class MapProgram {
   }
 
  private:
-  static constexpr int kUnit = 64, kLongest = 1024, kCached = 20 << 10;
+  static constexpr int kUnit = 64, kLongest = 4096, kCached = 24 << 10, kMostLocal = 32;
   using Code = void (*)();
   using V = int;
 
   static int bytes_of(Scalar type) { return static_cast<int>(size_of(static_cast<DType>(type))); }
 
   V new_value(Scalar type, bool repeats) {
-    values_.push_back({nullptr, bytes_of(type), 0, repeats, nullptr, nullptr, 0});
+    values_.push_back({nullptr, bytes_of(type), 0, repeats, false, nullptr, nullptr, 0});
     types_.push_back(type);
     return static_cast<V>(values_.size()) - 1;
   }
@@ -308,20 +308,47 @@ class MapProgram {
     once_ = static_cast<int>(middle - steps_.begin());
   }
 
+  // Values that one chain writes and reads have a unit, at the room's begin. How many there are at once.
+  int find_local(size_t tensors) {
+    constexpr size_t none = ~size_t{0}, several = none - 1;
+    std::vector<size_t> step_of(values_.size(), none);
+    const auto note = [&](short v, size_t s) {
+      size_t& known = step_of[static_cast<size_t>(v)];
+      known = known == none || known == s ? s : several;
+    };
+    for (size_t s = 0; s < steps_.size(); ++s) {
+      program_.each_read(steps_[s], [&](short v) { note(v, s); });
+      program_.each_written(steps_[s], [&](short v) { note(v, s); });
+    }
+    int most = 0;
+    for (size_t s = static_cast<size_t>(once_); s < steps_.size(); ++s) {
+      int count = 0;
+      program_.each_written(steps_[s], [&](short written) {
+        const auto v = static_cast<size_t>(written);
+        if (steps_[s].links == 0 || v < tensors || step_of[v] != s || count == kMostLocal) return;
+        values_[v].local = true;
+        values_[v].offset = kUnit * 8 * count++;
+      });
+      most = std::max(most, count);
+    }
+    return most;
+  }
+
   // Tensors' ends and what repeats have a unit each; inputs that are gathered have a strip, and other values share
   // strips, from the step that makes them to the last one that reads them.
   bool give_room() {
     if (values_.size() > static_cast<size_t>(MapProgramArgs::most_values)) return false;
     const size_t tensors = call_.out.size() + call_.in.size();
     const auto has_strip = [&](size_t v) {
-      return v < tensors ? streams_ && v < call_.out.size() : !values_[v].repeats;
+      return v < tensors ? streams_ && v < call_.out.size() : !values_[v].repeats && !values_[v].local;
     };
-    int room = 0, widest = 1;
+    int room = find_local(tensors) * kUnit * 8, widest = 1;
     for (size_t v = 0; v < values_.size(); ++v) {
       if (has_strip(v)) {
         widest = std::max(widest, values_[v].size);
         continue;
       }
+      if (values_[v].local) continue;
       values_[v].offset = room;
       room += kUnit * 8;
     }
@@ -337,7 +364,7 @@ class MapProgram {
     }
     for (size_t s = static_cast<size_t>(once_); s < steps_.size(); ++s) {
       const auto in_strip = [&](short v) {
-        return static_cast<size_t>(v) >= tensors && !values_[static_cast<size_t>(v)].repeats;
+        return static_cast<size_t>(v) >= tensors && has_strip(static_cast<size_t>(v));
       };
       program_.each_written(steps_[s], [&](short v) {
         if (!in_strip(v)) return;
@@ -353,8 +380,9 @@ class MapProgram {
       });
     }
     const int left = std::min(kCached, MapProgramArgs::room - room);
-    const int longest = places ? left / (places * widest) / kUnit * kUnit : kLongest;
-    strip_ = std::clamp(longest, kUnit, kLongest);
+    // One chain reads nothing twice, other steps find their operands in the cache.
+    const int cached = places + (steps_.size() - static_cast<size_t>(once_) > 1 ? static_cast<int>(tensors) : 0);
+    strip_ = std::clamp(left / (std::max(cached, 1) * widest) / kUnit * kUnit, kUnit, kLongest);
     for (size_t v = 0; v < values_.size(); ++v)
       if (has_strip(v)) values_[v].offset = room + place[v] * strip_ * widest;
     for (const auto& [v, layout] : layouts_) values_[v].offset = room + place[v] * strip_ * widest;

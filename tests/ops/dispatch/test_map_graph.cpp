@@ -152,6 +152,19 @@ TEST(MapGraph, BroadcastsAndGoesBackThroughIt) {
   expect_gradients([](const Tensors& in) { return asinh(in[0]); }, {turned}, "channels last");
 }
 
+// Runs of one element that are longer than a strip, and ends of such runs within one.
+TEST(MapGraph, RepeatsChannels) {
+  Generator g(21);
+  for (const DType dtype : {Float32, Float64})
+    for (const int64_t length : {63, 64, 4099, 9000}) {
+      const Tensor x = normal64({2, 3, length}, g).to(dtype), weight = normal64({3}, g).to(dtype);
+      const auto f = [&] { return Tensors{prelu(x, weight), hypot(x, reshape(weight, {3, 1}))}; };
+      const Tensors got = f();
+      const ForceKernel calls("map_graph", "calls");
+      expect_same(f(), got, std::to_string(length));
+    }
+}
+
 TEST(MapGraph, IsDifferentiatedTwice) {
   Generator g(12);
   const auto slope = [](const Tensors& in) {

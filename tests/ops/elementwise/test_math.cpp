@@ -163,6 +163,10 @@ TEST(Math, SlopesOnEdgesAndAtNaN) {
             (std::vector<double>{0, 0, 1, 1}));
   EXPECT_EQ(slopes_at([](const Tensor& x) { return hardshrink(x); }, {-0.5, 0.5, -2, NAN}),
             (std::vector<double>{0, 0, 1, 1}));
+  for (const double high : {std::numeric_limits<double>::max(), 7.0})
+    EXPECT_EQ(slopes_at([&](const Tensor& x) { return nan_to_num(x, 0, high); },
+                        {INFINITY, -INFINITY, NAN, std::numeric_limits<double>::max(), 9, -2}),
+              (std::vector<double>{0, 0, 0, 1, 1, 1}));
   EXPECT_EQ(slopes_at(relu6, {0, 6, 3}), (std::vector<double>{0, 0, 1}));
   EXPECT_EQ(slopes_at(hardswish, {-3, 3}), (std::vector<double>{0, 1}));
 }

@@ -39,7 +39,10 @@ struct Links<T, Seq<k...>> {
     return static_cast<const T*>(link->data[operand]) + i * link->step[operand];
   }
   TESSERA_HD static void next(const PlacedLink* link, i64 i, T* below, One<V, k>... top) {
-    if (T* const to = static_cast<T*>(link->to)) (tile::store(to + i + k * V::lanes, top), ...);
+    if (link->to) {
+      T* const to = static_cast<T*>(link->to) + i * link->to_step;
+      (tile::store(to + k * V::lanes, top), ...);
+    }
     ++link;
     return reinterpret_cast<Run>(link->run)(link, i, below, top...);
   }
@@ -88,16 +91,31 @@ struct Links<T, Seq<k...>> {
     below -= block;
     return next(link, i, below, select(mask(at(below, k)), at(last, k), top)...);
   }
-  template <class F, LinkForm form>
+  template <class F, ChoiceForm form>
   static void choose_by(const PlacedLink* link, i64 i, T* below, One<V, k>... top) {
-    const T *const bound = place(link, 0, i), *from = place(link, 1, i), *other = place(link, 2, i);
-    if constexpr (form == LinkForm::stack || form == LinkForm::first_in_memory) other = below -= block;
-    if constexpr (form == LinkForm::stack || form == LinkForm::second_in_memory) from = below -= block;
-    const auto asked = [&](V v, int way) {
-      if constexpr (requires { F{}(v); }) return F{}(v);
-      else return F{}(v, at(bound, way));
+    const T *const second = place(link, 1, i), *const third = place(link, 2, i);
+    const V bound = at(place(link, 0, i), 0);
+    const auto chosen = [&](V about, V a, V b) {
+      if constexpr (requires { F{}(about); }) return select(F{}(about), a, b);
+      else return select(F{}(about, bound), a, b);
     };
-    return next(link, i, below, select(asked(top, k), at(from, k), at(other, k))...);
+    const T* laid[2];
+    constexpr int rest = form == ChoiceForm::stack                                           ? 2
+                         : form == ChoiceForm::memory || form >= ChoiceForm::asked_and_first ? 0
+                                                                                             : 1;
+    for (int n = 0; n < rest; ++n) laid[n] = below -= block;
+    if constexpr (form == ChoiceForm::stack)
+      return next(link, i, below, chosen(top, at(laid[1], k), at(laid[0], k))...);
+    if constexpr (form == ChoiceForm::first_in_memory)
+      return next(link, i, below, chosen(top, at(second, k), at(laid[0], k))...);
+    if constexpr (form == ChoiceForm::second_in_memory)
+      return next(link, i, below, chosen(top, at(laid[0], k), at(third, k))...);
+    if constexpr (form == ChoiceForm::memory) return next(link, i, below, chosen(top, at(second, k), at(third, k))...);
+    if constexpr (form == ChoiceForm::asked_in_memory)
+      return next(link, i, below, chosen(at(second, k), at(laid[0], k), top)...);
+    if constexpr (form == ChoiceForm::asked_and_first)
+      return next(link, i, below, chosen(at(third, k), at(second, k), top)...);
+    return next(link, i, below, chosen(at(second, k), top, at(third, k))...);
   }
 
   /// Questions and maps of masks, as values of lanes that are all bits or none.
@@ -126,23 +144,32 @@ struct Links<T, Seq<k...>> {
 #define TESSERA_CASE(code, ...) \
   case code:                    \
     return __VA_ARGS__;
-#define TESSERA_CASE_IN(form, code_of, name, ...) \
+#define TESSERA_CASE_IN(form, name, ...) \
   TESSERA_CASE(MapLink::code_of(MapOp::name, LinkForm::form), __VA_ARGS__ LinkForm::form >)
-#define TESSERA_OF_ONE(name, ...)                                        \
-  TESSERA_CASE_IN(stack, code_of, name, L::template one < __VA_ARGS__, ) \
-  TESSERA_CASE_IN(memory, code_of, name, L::template one < __VA_ARGS__, )
-#define TESSERA_IN_EACH_FORM(code_of, name, ...)                \
-  TESSERA_CASE_IN(stack, code_of, name, __VA_ARGS__)            \
-  TESSERA_CASE_IN(first_in_memory, code_of, name, __VA_ARGS__)  \
-  TESSERA_CASE_IN(second_in_memory, code_of, name, __VA_ARGS__) \
-  TESSERA_CASE_IN(memory, code_of, name, __VA_ARGS__)
+#define TESSERA_OF_ONE(name, ...)                               \
+  TESSERA_CASE_IN(stack, name, L::template one < __VA_ARGS__, ) \
+  TESSERA_CASE_IN(memory, name, L::template one < __VA_ARGS__, )
+#define TESSERA_IN_EACH_FORM(name, ...)                \
+  TESSERA_CASE_IN(stack, name, __VA_ARGS__)            \
+  TESSERA_CASE_IN(first_in_memory, name, __VA_ARGS__)  \
+  TESSERA_CASE_IN(second_in_memory, name, __VA_ARGS__) \
+  TESSERA_CASE_IN(memory, name, __VA_ARGS__)
 #define TESSERA_LINK_1(name, Functor) TESSERA_OF_ONE(name, op::Functor)
-#define TESSERA_LINK_2(name, Functor) TESSERA_IN_EACH_FORM(code_of, name, L::template two < op::Functor, )
-#define TESSERA_LINK_M(name, Functor) TESSERA_IN_EACH_FORM(code_of, name, L::template two < typename L::Functor, )
+#define TESSERA_LINK_2(name, Functor) TESSERA_IN_EACH_FORM(name, L::template two < op::Functor, )
+#define TESSERA_LINK_M(name, Functor) TESSERA_IN_EACH_FORM(name, L::template two < typename L::Functor, )
 #define TESSERA_QUESTION_1(name, Functor) TESSERA_OF_ONE(name, typename L::template Asked<op::Functor>)
 #define TESSERA_QUESTION_2(name, Functor) \
-  TESSERA_IN_EACH_FORM(code_of, name, L::template two < typename L::template Asked<op::Functor>, )
-#define TESSERA_CHOICE(name, Functor) TESSERA_IN_EACH_FORM(choice_of, name, L::template choose_by < op::Functor, )
+  TESSERA_IN_EACH_FORM(name, L::template two < typename L::template Asked<op::Functor>, )
+#define TESSERA_CHOICE_IN(form, name, Functor) \
+  TESSERA_CASE(MapLink::choice_of(MapOp::name, ChoiceForm::form), L::template choose_by<op::Functor, ChoiceForm::form>)
+#define TESSERA_CHOICE(name, Functor)                \
+  TESSERA_CHOICE_IN(stack, name, Functor)            \
+  TESSERA_CHOICE_IN(first_in_memory, name, Functor)  \
+  TESSERA_CHOICE_IN(second_in_memory, name, Functor) \
+  TESSERA_CHOICE_IN(memory, name, Functor)           \
+  TESSERA_CHOICE_IN(asked_in_memory, name, Functor)  \
+  TESSERA_CHOICE_IN(asked_and_first, name, Functor)  \
+  TESSERA_CHOICE_IN(asked_and_second, name, Functor)
 
 template <class L>
 typename L::Run link_of(int code) {
@@ -152,7 +179,7 @@ typename L::Run link_of(int code) {
     TESSERA_CASE(MapLink::end, L::end)
     TESSERA_CASE(MapLink::invert, L::template one<typename L::Inverted, LinkForm::stack>)
     TESSERA_CASE(MapLink::ones, L::template one<typename L::Ones, LinkForm::stack>)
-    TESSERA_IN_EACH_FORM(code_of, where, L::template choose <)
+    TESSERA_IN_EACH_FORM(where, L::template choose <)
     TESSERA_LINKS_OF_ONE(TESSERA_LINK_1)
     TESSERA_LINKS_WITH_NUMBERS(TESSERA_LINK_1)
     TESSERA_LINKS_OF_TWO(TESSERA_LINK_2)

@@ -47,6 +47,7 @@ class Runner {
     for (int v = 0; v < a_.values; ++v) {
       const MapValue& value = a_.value[v];
       at_[v] = room_ + value.offset;
+      moves_[v] = !value.repeats && !value.local;
       if (value.repeats && value.copy)
         convert(value.copy, at_[v], value.size, value.data ? value.data : &value.number, 0, strip_unit);
     }
@@ -55,7 +56,7 @@ class Runner {
 
   void operator()(i64 begin, i64 end) {
     for (i64 i = begin, n = 0; i < end; i += n) {
-      n = end - i < strip_unit ? end - i : min(i64(a_.strip), (end - i) / strip_unit * strip_unit);
+      n = end - i < strip_unit ? end - i : min(longest(i), (end - i) / strip_unit * strip_unit);
       const bool whole = n % strip_unit == 0;
       for (int t = 0; t < a_.tensors; ++t) place(t, i, n, whole);
       read_next(i + n);
@@ -74,17 +75,30 @@ class Runner {
   }
   char* address(int t, i64 i) const { return static_cast<char*>(a_.value[t].data) + i * a_.value[t].size; }
 
+  /// Of the strip from the i-th element on: to the last unit in which inputs that repeat in long runs do so.
+  i64 longest(i64 i) const {
+    i64 n = a_.strip;
+    for (int t = a_.outputs; t < a_.tensors; ++t)
+      if (const MapLayout* layout = a_.value[t].layout) {
+        const i64 length = layout->lengths[layout->rank - 1];
+        if (layout->strides[layout->rank - 1] == 0 && length >= 4 * strip_unit)
+          n = min(n, max(i64(strip_unit), (length - i % length) / strip_unit * strip_unit));
+      }
+    return n;
+  }
+
   /// Whole units stay where they are; the odd end of a tensor passes through the room.
   void place(int t, i64 i, i64 n, bool whole) {
     const MapValue& value = a_.value[t];
     if (value.repeats) return;
-    if (value.layout) return gather(value, i, n);
+    if (value.layout) return gather(t, i, n);
     at_[t] = whole && !(a_.streams && t < a_.outputs) ? address(t, i) : room_ + value.offset;
     if (!whole && t >= a_.outputs) __builtin_memcpy(at_[t], address(t, i), n * value.size);
   }
 
   /// n elements from the i-th on, as they lie.
-  void gather(const MapValue& value, i64 i, i64 n) {
+  void gather(int v, i64 i, i64 n) {
+    const MapValue& value = a_.value[v];
     const MapLayout& layout = *value.layout;
     const int last = layout.rank - 1;
     i64 at[max_rank], rest = i;
@@ -94,6 +108,8 @@ class Runner {
       rest /= layout.lengths[d];
       from += at[d] * layout.strides[d];
     }
+    moves_[v] = layout.strides[last] != 0 || n % strip_unit != 0 || layout.lengths[last] - at[last] < n;
+    if (!moves_[v]) n = strip_unit;  // which are all alike
     for (char *to = room_ + value.offset, *end = to + n * value.size; to < end;) {
       const i64 run = min(i64(layout.lengths[last] - at[last]), i64(end - to) / value.size);
       convert(value.copy, to, value.size, from, layout.strides[last], run);
@@ -112,7 +128,7 @@ class Runner {
     const MapValue& to = a_.value[step.to];
     if (step.converts) {
       const MapValue& from = a_.value[step.from[0]];
-      return convert(step.code, at_[step.to], to.size, at_[step.from[0]], from.repeats ? 0 : from.size, n);
+      return convert(step.code, at_[step.to], to.size, at_[step.from[0]], moves_[step.from[0]] ? from.size : 0, n);
     }
     if (step.links > 0) return run_chain(step, round_up(n, i64(strip_unit)));
     Strip s;
@@ -121,7 +137,7 @@ class Runner {
     s.step[0] = 1;
     for (int k = 0; k < step.inputs; ++k) {
       s.data[k + 1] = at_[step.from[k]];
-      s.step[k + 1] = !a_.value[step.from[k]].repeats;
+      s.step[k + 1] = moves_[step.from[k]];
     }
     s.context = step.polynomial.addends ? static_cast<const void*>(&step.polynomial) : step.numbers;
     reinterpret_cast<StripFn>(step.code)(s);
@@ -131,13 +147,17 @@ class Runner {
     PlacedLink placed[MapChain::most_links];
     for (int k = 0; k < step.links; ++k) {
       const MapLink& link = step.link[k];
-      void* const to = link.to < 0 ? nullptr : at_[link.to];
-      placed[k] = {link.run, {}, to, {}, {link.numbers[0], link.numbers[1]}};
+      PlacedLink& p = placed[k];
+      p.run = link.run;
+      p.to = link.to < 0 ? nullptr : at_[link.to];
+      p.to_step = link.to >= 0 && moves_[link.to];
       for (int o = 0; o < 3; ++o) {
-        if (link.value[o] < 0) continue;
-        placed[k].data[o] = at_[link.value[o]];
-        placed[k].step[o] = !a_.value[link.value[o]].repeats;
+        const int v = max(int(link.value[o]), 0);  // of any value, where there is none
+        p.data[o] = at_[v];
+        p.step[o] = moves_[v];
       }
+      p.numbers[0] = link.numbers[0];
+      p.numbers[1] = link.numbers[1];
     }
     reinterpret_cast<void (*)(const MapChain&)>(step.code)({placed, count, next_, nexts_});
     nexts_ = 0;
@@ -152,6 +172,7 @@ class Runner {
 
   const MapProgramArgs& a_;
   char* at_[MapProgramArgs::most_values];
+  bool moves_[MapProgramArgs::most_values];  // through a strip's elements
   ReadNext next_[MapChain::most_nexts];
   int nexts_ = 0;
   alignas(64) char room_[MapProgramArgs::room];
