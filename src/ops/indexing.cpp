@@ -327,10 +327,12 @@ Unique unique_by_counting(const Tensor& x, uint64_t low, uint64_t range, bool nu
       int64_t count = 0;
       for (size_t i = 0; i < counts.size(); ++i) rank[i] = counts[i] > 0 ? count++ : 0;
       out = {empty({count}, x.dtype()), empty({numbered ? n : 0}, Int64), empty({count}, Int64)};
+      T* const values = out[0].data<T>();
+      int64_t* const times = out[2].data<int64_t>();
       for (size_t i = 0; i < counts.size(); ++i) {
         if (counts[i] == 0) continue;
-        out[0].data<T>()[rank[i]] = static_cast<T>(low + i);
-        out[2].data<int64_t>()[rank[i]] = counts[i];
+        values[rank[i]] = static_cast<T>(low + i);
+        times[rank[i]] = counts[i];
       }
       int64_t* const inverse = out[1].data<int64_t>();
       if (numbered)

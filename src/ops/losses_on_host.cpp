@@ -272,9 +272,10 @@ void each_plane_part(const Tensor& x, const Fn& fn) {
 /// fn(example, its logit of the target's class as an offset) for those that count.
 template <class Fn>
 void each_counted(const Tensor& x, const Tensor& target, int64_t ignored, const Fn& fn) {
-  const int64_t inner = x.size(2), classes = x.size(1);
-  for (int64_t i = 0; i < target.numel(); ++i) {
-    const int64_t c = target.data<int64_t>()[i];
+  const int64_t inner = x.size(2), classes = x.size(1), count = target.numel();
+  const int64_t* const classes_of = target.data<int64_t>();
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t c = classes_of[i];
     if (c == ignored) continue;
     if (c < 0 || c >= classes)
       throw Error(fmt::format("cross_entropy: target {} is not one of {} classes", c, classes));
@@ -293,9 +294,11 @@ Tensors entropies_of_planes(const Tensors& in, int64_t ignored, Reduction reduct
   });
   with_float_type(x, [&]<class T>(T*) {
     double sum = 0, count = 0;
+    const T *const logits = x.data<T>(), *const of_all = sums.data<T>();
+    T* const losses = loss.data<T>();
     each_counted(x, target, ignored, [&](int64_t i, int64_t at) {
-      const T value = sums.data<T>()[i] - x.data<T>()[at];
-      if (each) loss.data<T>()[i] = value;
+      const T value = of_all[i] - logits[at];
+      if (each) losses[i] = value;
       sum += static_cast<double>(value), ++count;
     });
     if (!each) *loss.data<T>() = static_cast<T>(reduction == Reduction::Mean ? sum / count : sum);
@@ -311,8 +314,9 @@ Tensors entropy_slopes_of_planes(const Tensors& in, int64_t ignored, Reduction r
   with_float_type(x, [&]<class T>(T*) {
     const int64_t step = reduction == Reduction::None ? 1 : 0;
     const T share = reduction == Reduction::Mean ? T(1) / *in[3].data<T>() : T(1);
+    const T* const given = g.data<T>();
     T *const of_example = scale.data<T>(), *const to = dx.data<T>();
-    each_counted(x, target, ignored, [&](int64_t i, int64_t) { of_example[i] = g.data<T>()[i * step] * share; });
+    each_counted(x, target, ignored, [&](int64_t i, int64_t) { of_example[i] = given[i * step] * share; });
     each_plane_part(x, [&](int64_t begin, int64_t end) {
       const auto part = [&](const Tensor& t) { return unsqueeze(slice(t, 0, begin, end), 1); };
       slice(dx, 0, begin, end).copy_(exp(slice(x, 0, begin, end) - part(sums)) * part(scale));

@@ -9,6 +9,7 @@
 #include "ops/cost.h"
 #include "ops/gradient.h"
 #include "ops/matmul.h"
+#include "ops/on_host.h"
 #include "ops/op_table.h"
 #include "ops/reference.h"
 #include "tessera/autograd.h"
@@ -40,13 +41,19 @@ Metas infer_product(const char* op, std::span<const TensorMeta> in) {
 }
 Metas infer_matmul(std::span<const TensorMeta> in, const Attrs&) { return infer_product("matmul", in); }
 
+// Columns by rows of a batch are no sums: elements of the host are multiplied without products' copies.
+Tensor product_in_gradient(const Tensor& a, const Tensor& b) {
+  return on_host(a) && a.dim() > 2 && a.size(-1) == 1 ? mul(a, b) : matmul(a, b);
+}
+
 // From the gradient of a b; as many as there are inputs.
 Tensors product_gradients(const Saved& s, const Tensor& g) {
   const Tensor &a = s.inputs[0], &b = s.inputs[1];
   Tensors out(s.inputs.size());
-  if (s.needs_input(0)) out[0] = gradient_for(matmul(g, transposed(b)), a);
+  if (s.needs_input(0)) out[0] = gradient_for(product_in_gradient(g, transposed(b)), a);
   if (s.needs_input(1))  // a matrix shared by a batch: its gradient is one product, not a sum of many
-    out[1] = b.dim() == 2 ? matmul(transposed(rows(a)), rows(g)) : gradient_for(matmul(transposed(a), g), b);
+    out[1] =
+        b.dim() == 2 ? matmul(transposed(rows(a)), rows(g)) : gradient_for(product_in_gradient(transposed(a), g), b);
   return out;
 }
 Tensors matmul_vjp(const Saved& s, const Tensors& grads) { return product_gradients(s, grads[0]); }

@@ -61,9 +61,11 @@ Tensor host_places_of_kth(const Line& line, int64_t k, bool bad) {
     with_element_type(x.dtype(), [&]<class T>(T*) {
       each_part(lines.outer * lines.inner, 8 * lines.length, [&](int64_t begin, int64_t end) {
         const auto room = std::make_unique_for_overwrite<T[]>(static_cast<size_t>(lines.length));
+        const T* const all = x.data<T>();
+        int64_t* const found = places.data<int64_t>();
         for (int64_t i = begin; i < end; ++i) {
-          const T* const from = x.data<T>() + i / lines.inner * lines.length * lines.inner + i % lines.inner;
-          places.data<int64_t>()[i] = place_of_kth(from, lines.length, lines.inner, k, bad, room.get());
+          const T* const from = all + i / lines.inner * lines.length * lines.inner + i % lines.inner;
+          found[i] = place_of_kth(from, lines.length, lines.inner, k, bad, room.get());
         }
       });
     });

@@ -56,13 +56,15 @@ Tensor repeated_forwards(const Tensor& x, const Kept& kept) {
     const Tensor out = empty(shape, from.dtype());
     const RepeatedRows p(from.shape(), places);
     with_element_type(from.dtype(), [&]<class T>(T*) {
+      const T* const all = from.data<T>();
+      T* const made = out.data<T>();
       each_part(p.outer, p.to, [&](int64_t begin, int64_t end) {
         const int64_t* const last = places.back().data();
         const auto width = static_cast<int64_t>(places.back().size());
         for (int64_t o = begin; o < end; ++o)
           p.each_row([&](int64_t at, int64_t row) {
-            const T* const source = from.data<T>() + o * p.from + at;
-            T* const to = out.data<T>() + o * p.to + row;
+            const T* const source = all + o * p.from + at;
+            T* const to = made + o * p.to + row;
             for (int64_t i = 0; i < p.begin; ++i) to[i] = source[last[i]];
             std::copy_n(source + last[p.begin], p.end - p.begin, to + p.begin);
             for (int64_t i = p.end; i < width; ++i) to[i] = source[last[i]];
@@ -84,15 +86,16 @@ Tensor repeated_backwards(const Tensor& given, const Shape& x, const Kept& kept)
     const Tensor g = contiguous(in[0]), out = zeros(x, g.dtype());
     const RepeatedRows p(x, places);
     with_element_type(g.dtype(), [&]<class T>(T*) {
-      if constexpr (std::is_same_v<T, bool>) return;
-      else
+      if constexpr (!std::is_same_v<T, bool>) {
+        const T* const all = g.data<T>();
+        T* const made = out.data<T>();
         each_part(p.outer, p.to, [&](int64_t begin, int64_t end) {
           const int64_t* const last = places.back().data();
           const auto width = static_cast<int64_t>(places.back().size());
           for (int64_t o = begin; o < end; ++o)
             p.each_row([&](int64_t at, int64_t row) {
-              T* const to = out.data<T>() + o * p.from + at;
-              const T* const source = g.data<T>() + o * p.to + row;
+              T* const to = made + o * p.from + at;
+              const T* const source = all + o * p.to + row;
               const auto add = [](T& sum, T v) { sum = static_cast<T>(sum + v); };
               for (int64_t i = 0; i < p.begin; ++i) add(to[last[i]], source[i]);
               T* const whole = to + last[p.begin];
@@ -100,6 +103,7 @@ Tensor repeated_backwards(const Tensor& given, const Shape& x, const Kept& kept)
               for (int64_t i = p.end; i < width; ++i) add(to[last[i]], source[i]);
             });
         });
+      }
     });
     return Tensors{out};
   };

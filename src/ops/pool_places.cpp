@@ -90,6 +90,7 @@ void find_places(const Tensor& x, const std::vector<WindowLine>& lines, const Te
   }
   each_part(x.size(0) * x.size(1), windows * taps * 2, [&](int64_t begin, int64_t end) {
     int64_t* to = places.data<int64_t>() + begin * windows;
+    const T* const all = x.data<T>();
     PlaneWindow box = whole;
     const auto set = [&](int d, size_t i) { box.first[d] = along[d]->first[i], box.count[d] = along[d]->count[i]; };
     for (int64_t p = begin; p < end; ++p)
@@ -99,7 +100,7 @@ void find_places(const Tensor& x, const std::vector<WindowLine>& lines, const Te
           set(1, j);
           for (size_t k = 0; k < along[2]->first.size(); ++k) {
             set(2, k);
-            *to++ = place_in_box(x.data<T>() + p * plane, box);
+            *to++ = place_in_box(all + p * plane, box);
           }
         }
       }

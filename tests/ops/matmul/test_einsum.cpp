@@ -3,6 +3,8 @@
 
 #include "ops/composed_check.h"
 #include "ops/reference.h"
+#include "tessera/autograd.h"
+#include "tessera/observer.h"
 #include "tessera/ops_shape.h"
 
 namespace tessera {
@@ -80,6 +82,23 @@ TEST(Einsum, IsTheSumOfProducts) {
     for (const Tensor& t : whole) exact.push_back(t.to(Float64));
     EXPECT_EQ(einsum(e.text, whole).to_vector<double>(), by_definition(e.terms, e.result, exact).to_vector<double>());
   }
+}
+
+// Whose gradients are products of columns by rows: elements alone.
+TEST(Einsum, DotsHaveNoProductsInTheirGradient) {
+  struct : Observer {
+    int products = 0;
+    void called(const CallSeen& call) override { products += call.op == "matmul"; }
+  } seen;
+  Generator g(31);
+  const Tensor a = normal64({7, 13}, g).set_requires_grad(), b = normal64({7, 13}, g).set_requires_grad();
+  const Tensor weight = normal64({7}, g), y = einsum("ij,ij->i", {a, b});
+  const Observing guard(seen);
+  const Tensors got = grad({y}, {a, b}, {weight});
+  EXPECT_EQ(seen.products, 0);
+  const Tensor column = reshape(weight, {7, 1});
+  EXPECT_LT(relative_error(got[0], b.detach() * column), 1e-15);
+  EXPECT_LT(relative_error(got[1], a.detach() * column), 1e-15);
 }
 
 TEST(Einsum, NamesTheRuleThatIsBroken) {
