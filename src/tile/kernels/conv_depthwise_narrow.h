@@ -72,9 +72,7 @@ class NarrowRows {
     const i64 begin = min(pixels, first < 0 ? ceil_div(-first, step) : 0);
     const i64 end = max(begin, min(pixels, first < w_.sweep.length ? ceil_div(w_.sweep.length - first, step) : 0));
     const i64 c = channels();
-    const auto zero = [&](i64 from, i64 to_end) {
-      for (i64 j = from * c; j < to_end * c; ++j) to[j] = T(0);
-    };
+    const auto zero = [&](i64 from, i64 to_end) { zero_run(to + from * c, (to_end - from) * c); };
     zero(0, begin);
     from += (first + begin * step) * x_.stride(2);
     if (step == 1 && x_.stride(2) == c) {

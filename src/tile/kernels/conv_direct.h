@@ -12,6 +12,11 @@
 
 TESSERA_TILE_BEGIN
 
+/// Quotients by steps, most of which are 1: a division takes as long as several multiplications, and short rows have
+/// few of these.
+inline i64 by_step(i64 a, i64 step) { return step == 1 ? a : a / step; }
+inline i64 up_by_step(i64 a, i64 step) { return by_step(a + step - 1, step); }
+
 /// One dimension of a direct convolution: output i < outputs sees the inputs i * stride + j * dilation - before, j <
 /// taps, of `length`; those outside are zero.
 struct Sweep {
@@ -20,8 +25,8 @@ struct Sweep {
   /// Taps that lie inside.
   cpu::Span inside(i64 output) const {
     const i64 first = first_input(output);
-    const i64 begin = first < 0 ? ceil_div(-first, dilation) : 0;
-    const i64 end = first < length ? min(taps, (length - 1 - first) / dilation + 1) : 0;
+    const i64 begin = first < 0 ? up_by_step(-first, dilation) : 0;
+    const i64 end = first < length ? min(taps, by_step(length - 1 - first, dilation) + 1) : 0;
     return {begin, max(begin, end)};
   }
   /// Inputs that so many outputs see.
@@ -49,7 +54,18 @@ void copy_run(const T* from, i64 count, T* to) {
   using V = NativeVec<T>;
   i64 i = 0;
   for (; i + V::lanes <= count; i += V::lanes) store(to + i, load<V>(from + i));
-  if (const int rest = static_cast<int>(count - i); rest > 0) store(to + i, load<V>(from + i, rest), rest);
+  const int rest = static_cast<int>(count - i);
+  if (rest == 0) return;
+  if (i > 0) return store(to + count - V::lanes, load<V>(from + count - V::lanes));
+  cpu::store_part(to, load<V>(from, rest), rest);
+}
+template <class T>
+void zero_run(T* to, i64 count) {
+  using V = NativeVec<T>;
+  const V zero(T(0));
+  i64 i = 0;
+  for (; i + V::lanes <= count; i += V::lanes) store(to + i, zero);
+  if (i < count) cpu::store_part(to + i, zero, static_cast<int>(count - i));
 }
 
 /// A panel of filters (k, r, s, c) whose taps lie one after the other, forwards or backwards: some channels at a time
@@ -298,7 +314,7 @@ class DirectTask : DirectPlan<T> {
     for (i64 i = 0; i < count; ++i, to += pitch_) {
       const i64 at = first + i * step;
       if (outside || at < 0 || at >= w_.length) {
-        for (i64 c = 0; c < channels; ++c) to[c] = T(0);
+        zero_run(to, channels);
       } else if (pitch_ == channels && x_.stride(2) == channels && step == 1) {
         const i64 run = min(count - i, w_.length - at);
         copy_run(from + at * channels, run * channels, to);
@@ -314,11 +330,8 @@ class DirectTask : DirectPlan<T> {
     const i64 channels = x_.length(3), count = row_pitch_ / pitch_;
     const i64 begin = min(count, first < 0 ? ceil_div(-first, step) : 0);
     const i64 end = max(begin, min(count, ceil_div(w_.length - first, step)));
-    const auto zero = [&](i64 i) {
-      for (i64 c = 0; c < channels; ++c) to[i * pitch_ + c] = T(0);
-    };
-    for (i64 i = 0; i < begin; ++i) zero(i);
-    for (i64 i = end; i < count; ++i) zero(i);
+    zero_run(to, begin * pitch_);
+    zero_run(to + end * pitch_, (count - end) * pitch_);
     from += (first + begin * step) * x_.stride(2);
     to += begin * pitch_;
     const i64 distance = step * x_.stride(2);

@@ -186,7 +186,8 @@ class FiltersTask : FiltersPlan<T> {
   /// The windows of a row of outputs, one after the other.
   void gather_row(i64 image, i64 row, T* to) const {
     const auto zero = [&](i64 count) {
-      for (i64 i = 0; i < count; ++i) *to++ = T(0);
+      zero_run(to, count);
+      to += count;
     };
     const i64 top = window_h_.first_input(row);
     for (i64 column = 0; column < w_.outputs; ++column) {
@@ -216,7 +217,7 @@ class FiltersTask : FiltersPlan<T> {
     const i64 left = min(count, max<i64>(0, w_.before)), skipped = max<i64>(0, -w_.before);
     const i64 inside = max<i64>(0, min(count - left, w_.length - skipped));
     const auto zero = [&](i64 pixels) {
-      for (i64 i = 0; i < pixels * pitch_; ++i) to[i] = T(0);
+      zero_run(to, pixels * pitch_);
       to += pixels * pitch_;
     };
     zero(left);

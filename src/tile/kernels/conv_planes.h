@@ -75,6 +75,9 @@ class PlanesPlan {
             cpu::part(h_.sweep.outputs, row_blocks(), index % row_blocks())};
   }
   bool flat() const { return flat_; }
+  bool in_place() const { return in_place_; }
+  /// Places whose channels stay in the second-level cache, of whole vectors.
+  i64 chunk() const { return max<i64>(12, block_elements / max<i64>(1, channels_) / V::lanes) * V::lanes; }
   i64 copied_size() const { return in_place_ || depth() == 0 ? 0 : channels_ * h_.count * w_.count * plane_; }
   i64 plane() const { return plane_; }
   i64 pitch() const { return pitch_; }
@@ -101,6 +104,12 @@ class PlanesPlan {
              w_.sweep.first_input(0);
     }
     T* to = copy;
+    if (channels_ > 1 && x.stride(3) == 1 && x.stride(2) != 1) {
+      for (i64 r = 0; r < h_.count; ++r) {
+        for (i64 s = 0; s < w_.count; ++s, to += plane_) turn_planes(x, block, r, s, to);
+      }
+      return copy;
+    }
     for (i64 c = 0; c < channels_; ++c) {
       for (i64 r = 0; r < h_.count; ++r) {
         for (i64 s = 0; s < w_.count; ++s, to += plane_) copy_plane(x, block, c, r, s, to);
@@ -114,21 +123,54 @@ class PlanesPlan {
   static i64 even(i64 length, i64 most) { return length == 0 ? 1 : ceil_div(length, ceil_div(length, most)); }
   i64 row_blocks() const { return ceil_div(h_.sweep.outputs, block_rows_); }
 
-  void copy_plane(const StridedView<const T, 4>& x, const PlanesBlock& block, i64 channel, i64 r, i64 s, T* to) const {
-    const i64 step = w_.sweep.stride, first = w_.first(s, 0), length = w_.sweep.length;
-    const i64 begin = min(pitch_, first < 0 ? ceil_div(-first, step) : 0);
-    const i64 end = max(begin, min(pitch_, first < length ? ceil_div(length - first, step) : 0));
-    const i64 rows = held_rows(block), top = h_.first(r, block.rows.begin);
+  /// Of so many places, a step apart from the input `first` on, those that lie inside.
+  static cpu::Span inside(const Sweep& s, i64 first, i64 places) {
+    const i64 begin = min(places, first < 0 ? ceil_div(-first, s.stride) : 0);
+    return {begin, max(begin, min(places, first < s.length ? ceil_div(s.length - first, s.stride) : 0))};
+  }
+  /// The planes of all channels, which are contiguous: pixels are read once.
+  void turn_planes(const StridedView<const T, 4>& x, const PlanesBlock& block, i64 r, i64 s, T* to) const {
+    constexpr i64 size = sizeof(T);
+    const i64 step = w_.sweep.stride * x.stride(2), apart = h_.count * w_.count * plane_;
+    const i64 rows = held_rows(block), top = h_.first(r, block.rows.begin), left = w_.first(s, 0);
+    const cpu::Span across = inside(w_.sweep, left, pitch_), down = inside(h_.sweep, top, rows);
+    const auto zero = [&](i64 begin, i64 end) {
+      for (i64 c = 0; c < channels_ && begin < end; ++c) zero_run(to + c * apart + begin, end - begin);
+    };
     for (i64 image = block.images.begin; image < block.images.end; ++image) {
-      const T* const from = x.data + image * x.stride(0) + channel * x.stride(3) + (first + begin * step) * x.stride(2);
+      const T* const from = x.data + image * x.stride(0) + left * x.stride(2) + across.begin * step;
       for (i64 i = 0; i < rows; ++i, to += pitch_) {
-        const i64 at = top + i * h_.sweep.stride;
-        const bool outside = at < 0 || at >= h_.sweep.length;
-        for (i64 j = 0; j < (outside ? pitch_ : begin); ++j) to[j] = T(0);
-        if (outside) continue;
-        copy_line(from + at * x.stride(1), step * x.stride(2), end - begin, to + begin);
-        for (i64 j = end; j < pitch_; ++j) to[j] = T(0);
+        const bool exists = i >= down.begin && i < down.end;
+        zero(0, exists ? across.begin : pitch_);
+        if (!exists) continue;
+        tile::detail::transpose_plane<T>(
+            reinterpret_cast<char*>(to + across.begin), apart * size,
+            reinterpret_cast<const char*>(from + (top + i * h_.sweep.stride) * x.stride(1)), step * size, channels_,
+            across.size());
+        zero(across.end, pitch_);
       }
+    }
+  }
+
+  void copy_plane(const StridedView<const T, 4>& x, const PlanesBlock& block, i64 channel, i64 r, i64 s, T* to) const {
+    const i64 step = w_.sweep.stride, first = w_.first(s, 0);
+    const i64 rows = held_rows(block), top = h_.first(r, block.rows.begin), down = h_.sweep.stride;
+    const auto [begin, end] = inside(w_.sweep, first, pitch_);
+    const auto [above, below] = inside(h_.sweep, top, rows);
+    const bool follow = end - begin == pitch_ && step * x.stride(2) == 1 && down * x.stride(1) == pitch_;
+    for (i64 image = block.images.begin; image < block.images.end; ++image) {
+      const T* from = x.data + image * x.stride(0) + channel * x.stride(3) + (first + begin * step) * x.stride(2) +
+                      (top + above * down) * x.stride(1);
+      zero_run(to, above * pitch_);
+      to += above * pitch_;
+      const i64 lines = follow ? 1 : below - above, line = follow ? (below - above) * pitch_ : pitch_;
+      for (i64 i = 0; i < lines; ++i, from += down * x.stride(1), to += line) {
+        zero_run(to, begin);
+        copy_line(from, step * x.stride(2), line - begin - (pitch_ - end), to + begin);
+        zero_run(to + line - (pitch_ - end), pitch_ - end);
+      }
+      zero_run(to, (rows - below) * pitch_);
+      to += (rows - below) * pitch_;
     }
   }
 
@@ -178,35 +220,41 @@ class PlanesTask {
     const T* const from = plan_.planes(x, block, copy_);
     const i64 panels = ceil_div(filters_, i64{cpu::places_rows}), held = plan_.held_rows(block);
     const i64 rows = block.rows.size(), images = block.images.size(), pitch = plan_.pitch();
-    for (i64 p = 0; p < panels; ++p) {
+    const i64 count = plan_.flat() ? ((images - 1) * held + rows - 1) * pitch + columns_ : columns_;
+    const auto multiply = [&](i64 p, const Line& line, const cpu::Span& some) {
       const cpu::Span filters = cpu::part(filters_, panels, p);
-      const T* const a = packed + filters.begin * plan_.depth();
-      if (plan_.flat()) {
-        places(block, {0, 0}, filters, a, from, ((images - 1) * held + rows - 1) * pitch + columns_, result);
-        continue;
-      }
-      for (i64 image = 0; image < images; ++image) {
-        for (i64 row = 0; row < rows; ++row) {
-          places(block, {image, row}, filters, a, from, columns_, result);
-        }
-      }
+      places(block, line, filters, packed + filters.begin * plan_.depth(), from, some, result);
+    };
+    const auto each_place = [&](const auto& fn) {
+      if (plan_.flat()) return fn(Line{0, 0});
+      for (i64 image = 0; image < images; ++image)
+        for (i64 row = 0; row < rows; ++row) fn(Line{image, row});
+    };
+    if (plan_.in_place() && panels > 1 && filters_ * plan_.depth() <= PlanesPlan<T>::block_elements) {
+      const i64 chunk = plan_.chunk();  // from beyond the caches, for all filters
+      return each_place([&](const Line& line) {
+        for (i64 first = 0; first < count; first += chunk)
+          for (i64 p = 0; p < panels; ++p) multiply(p, line, {first, min(count, first + chunk)});
+      });
     }
+    for (i64 p = 0; p < panels; ++p) each_place([&](const Line& line) { multiply(p, line, {0, count}); });
   }
 
  private:
   struct Line {
     i64 image, row;  // counted from the block's first
   };
-  /// So many places from the beginning of a line on.
+  /// Some places, counted from the beginning of a line.
   void places(const PlanesBlock& block, const Line& line, const cpu::Span& filters, const T* a, const T* from,
-              i64 count, const Result& result) const {
+              const cpu::Span& some, const Result& result) const {
     const i64 held = plan_.held_rows(block), first = (line.image * held + line.row) * plan_.pitch();
     const int rows = static_cast<int>(filters.size());
-    const i64 vectors = ceil_div(count, i64{V::lanes}), parts = ceil_div(vectors, i64{cpu::places_vectors(rows)});
+    const i64 vectors = ceil_div(some.size(), i64{V::lanes}), parts = ceil_div(vectors, i64{cpu::places_vectors(rows)});
     const bool direct = result.direct() && !plan_.flat();
     for (i64 p = 0; p < parts; ++p) {
       const cpu::Span part = cpu::part(vectors, parts, p);
-      const i64 begin = part.begin * V::lanes, end = min(count, part.end * V::lanes), at = first + begin;
+      const i64 begin = some.begin + part.begin * V::lanes, end = min(some.end, some.begin + part.end * V::lanes);
+      const i64 at = first + begin;
       const int n = static_cast<int>(part.size()), last = static_cast<int>(end - begin) - (n - 1) * V::lanes;
       const auto kernel = cpu::pick_places<V>(rows, n);
       if (direct) {
@@ -267,8 +315,10 @@ class PlanesResult {
     for (i64 j = 0; j < count; j += V::lanes) {
       const int n = static_cast<int>(min<i64>(V::lanes, count - j));
       const V v = finish_(load<V>(from + j), image, filter, row, column + j, n);
-      if (step == 1) {
-        store(to + j, v, n);
+      if (step == 1 && n == V::lanes) {
+        store(to + j, v);
+      } else if (step == 1) {
+        cpu::store_part(to + j, v, n);
       } else {
         T lanes[V::lanes];
         store(lanes, v);

@@ -120,6 +120,7 @@ class PlanesFilters {
   /// The gradient of the output at the places of its windows; zero at others.
   void copy_dy(const StridedView<const T, 4>& dy, const detail::PlanesBlock& block, T* to) const {
     const i64 pitch = plan_.pitch(), columns = dy.length(2), held = held_dy(block);
+    if (filters_ > 1 && dy.stride(3) == 1 && dy.stride(2) != 1) return turn_dy(dy, block, to);
     for (i64 k = 0; k < filters_; ++k, to += plan_.plane()) {
       T* line = to;
       for (i64 image = block.images.begin; image < block.images.end; ++image) {
@@ -130,8 +131,26 @@ class PlanesFilters {
             const i64 row = block.rows.begin + i;
             detail::PlanesPlan<T>::copy_line(from + row * dy.stride(1), dy.stride(2), columns, line);
           }
-          for (i64 j = exists ? columns : 0; j < pitch; ++j) line[j] = T(0);
+          const i64 begin = exists ? columns : 0;
+          detail::zero_run(line + begin, pitch - begin);
         }
+      }
+    }
+  }
+
+  /// The same where filters are contiguous: pixels are read once.
+  void turn_dy(const StridedView<const T, 4>& dy, const detail::PlanesBlock& block, T* to) const {
+    constexpr i64 size = sizeof(T);
+    const i64 pitch = plan_.pitch(), columns = dy.length(2), held = held_dy(block);
+    for (i64 image = block.images.begin; image < block.images.end; ++image) {
+      for (i64 i = 0; i < held; ++i, to += pitch) {
+        const bool exists = i < block.rows.size();
+        const T* const from = dy.data + image * dy.stride(0) + (block.rows.begin + i) * dy.stride(1);
+        if (exists)
+          tile::detail::transpose_plane<T>(reinterpret_cast<char*>(to), plan_.plane() * size,
+                                           reinterpret_cast<const char*>(from), dy.stride(2) * size, filters_, columns);
+        const i64 begin = exists ? columns : 0;
+        for (i64 k = 0; k < filters_; ++k) detail::zero_run(to + k * plan_.plane() + begin, pitch - begin);
       }
     }
   }

@@ -266,7 +266,7 @@ class ScatterTask : ScatterPlan<T> {
       if (last == V::lanes) {
         store(at, sum[v]);
       } else {
-        store(at, sum[v], last);
+        cpu::store_part(at, sum[v], last);
       }
     }
   }

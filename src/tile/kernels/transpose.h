@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../arch/cpu/pack.h"
+#include "../arch/cpu/partial.h"
 #include "elementwise.h"
 
 TESSERA_TILE_BEGIN
@@ -30,8 +31,10 @@ inline void transpose_block(U* to, i64 to_stride, const U* from, i64 from_stride
         block[i] = i < columns ? load<V>(from + i * from_stride, static_cast<int>(rows)) : V(U(0));
       cpu::detail::transpose(block);
       TESSERA_UNROLL
-      for (int i = 0; i < V::lanes; ++i)
-        if (i < rows) store(to + i * to_stride, block[i], static_cast<int>(columns));
+      for (int i = 0; i < V::lanes; ++i) {
+        if (i < rows && columns == n) store(to + i * to_stride, block[i]);
+        if (i < rows && columns < n) cpu::store_part(to + i * to_stride, block[i], static_cast<int>(columns));
+      }
       return;
     }
   }

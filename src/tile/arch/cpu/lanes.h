@@ -186,7 +186,7 @@ __attribute__((noinline, aligned(64))) void lanes_kernel(i64 steps, const elemen
     if (last == V::lanes) {
       store(to + i * to_step, sum[0][i]);
     } else {
-      store(to + i * to_step, sum[0][i], last);
+      store_part(to + i * to_step, sum[0][i], last);
     }
   }
 }

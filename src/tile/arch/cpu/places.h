@@ -4,6 +4,7 @@
 #pragma once
 
 #include "microkernel.h"
+#include "partial.h"
 
 TESSERA_TILE_BEGIN
 namespace cpu {
@@ -80,7 +81,7 @@ __attribute__((noinline, aligned(64))) void places_kernel(i64 steps, const eleme
       if (j < Vectors - 1 || last == lanes) {
         store(to, sum[0][i][j]);
       } else {
-        store(to, sum[0][i][j], last);
+        store_part(to, sum[0][i][j], last);
       }
     }
   }

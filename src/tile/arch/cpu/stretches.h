@@ -5,6 +5,7 @@
 #pragma once
 
 #include "microkernel.h"
+#include "partial.h"
 
 TESSERA_TILE_BEGIN
 namespace cpu {
@@ -124,7 +125,7 @@ __attribute__((noinline, aligned(64))) void stretch_kernel(const Stretches& k, c
       if (j < Vectors - 1 || last == lanes) {
         store(to, sum[i][j]);
       } else {
-        store(to, sum[i][j], last);
+        store_part(to, sum[i][j], last);
       }
     }
   }
@@ -186,7 +187,7 @@ __attribute__((noinline, aligned(64))) void row_pairs_kernel(const RowPairs& k, 
       if (j < Vectors - 1 || last == lanes) {
         store(to, add ? load<V>(to) + sum[i][j] : sum[i][j]);
       } else {
-        store(to, add ? load<V>(to, last) + sum[i][j] : sum[i][j], last);
+        store_part(to, add ? load<V>(to, last) + sum[i][j] : sum[i][j], last);
       }
     }
   }
