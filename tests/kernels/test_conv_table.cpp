@@ -482,7 +482,7 @@ TEST_F(Scatter, backward_images) {
 class Depthwise : public Direct {
  public:
   // Channels off a vector, or fewer than it has; windows that see nothing but padding, inputs that none sees, strides
-  // beyond the window, windows wider than a block, strides that divide the dilation.
+  // beyond the window, windows wider than a block, strides that divide the dilation, points.
   const std::vector<Case> shapes{{2, 5, 5, 5, {7, 9}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
                                  {1, 37, 37, 37, {12, 13}, {3, 3}, {2, 2}, {1, 1}, {1, 1}},
                                  {3, 16, 16, 16, {11, 6}, {5, 2}, {1, 3}, {2, 1}, {3, 1}},
@@ -495,7 +495,10 @@ class Depthwise : public Direct {
                                  {2, 6, 6, 6, {41, 13}, {3, 9}, {3, 1}, {1, 2}, {0, 8}},
                                  {1, 20, 20, 20, {5, 43}, {2, 11}, {1, 1}, {1, 1}, {0, 5}},
                                  {1, 35, 35, 35, {9, 40}, {3, 3}, {2, 2}, {2, 2}, {2, 2}},
-                                 {2, 90, 90, 90, {12, 21}, {5, 1}, {1, 3}, {1, 1}, {2, 0}}};
+                                 {2, 90, 90, 90, {12, 21}, {5, 1}, {1, 3}, {1, 1}, {2, 0}},
+                                 {2, 21, 21, 21, {7, 10}, {1, 1}, {2, 3}, {1, 1}, {1, 2}},
+                                 {1, 150, 150, 150, {4, 33}, {1, 1}, {3, 1}, {1, 1}, {0, 1}},
+                                 {2, 48, 48, 48, {3, 61}, {1, 1}, {1, 1}, {1, 1}, {0, 0}}};
 };
 
 TEST_F(Depthwise, forward_and_gradients) {
@@ -530,7 +533,8 @@ class Planes : public Direct {
  public:
   // Rows shorter and longer than a vector, blocks of rows, of one image and of several, strides in both dimensions with
   // and without residues that no tap meets, dilation beyond the stride, windows that see nothing but padding, images
-  // read where they lie, more filters than a block has, planes of points, and inputs that no window sees.
+  // read where they lie, more filters than a block has, planes of points, inputs that no window sees, and channels that
+  // exceed the cache, of long rows and of short ones.
   const std::vector<Case> shapes{{2, 4, 4, 4, {6, 6}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
                                  {3, 6, 4, 2, {7, 19}, {5, 2}, {1, 1}, {1, 1}, {0, 0}},
                                  {2, 3, 11, 1, {23, 41}, {7, 5}, {2, 3}, {1, 1}, {3, 2}},
@@ -546,6 +550,9 @@ class Planes : public Direct {
                                  {40, 2, 13, 1, {4, 5}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
                                  {2, 3, 2, 1, {7, 17}, {3, 2}, {1, 1}, {1, 1}, {0, 0}},
                                  {3, 4, 4, 4, {15, 15}, {2, 2}, {2, 1}, {2, 1}, {2, 1}},
+                                 {1, 16, 12, 1, {60, 61}, {1, 1}, {1, 1}, {1, 1}, {0, 0}},
+                                 {1, 200, 10, 1, {4, 250}, {2, 3}, {1, 1}, {1, 1}, {0, 0}},
+                                 {1, 150, 9, 1, {60, 9}, {3, 1}, {1, 1}, {1, 1}, {0, 0}},
                                  {1, 1, 1, 1, {1, 1}, {1, 1}, {1, 1}, {1, 1}, {0, 0}}};
 };
 

@@ -66,15 +66,15 @@ inline cpu::Span whole_windows(const Sweep& s) {
 struct Neighbours {
   i64 first, step, count, input, begin, end;  // those inputs p + s exist
 
-  static bool slide(const Sweep& w) { return w.dilation % w.stride == 0; }
-  static i64 residues(const Sweep& w) { return w.dilation / w.stride; }
+  static bool slide(const Sweep& w) { return w.stride == 1 || w.dilation == w.stride || w.dilation % w.stride == 0; }
+  static i64 residues(const Sweep& w) { return w.dilation == w.stride ? 1 : by_step(w.dilation, w.stride); }
   Neighbours(const Sweep& w, i64 residue)
       : first(residue),
         step(residues(w)),
-        count(max<i64>(0, ceil_div(w.outputs - residue, step))),
+        count(max<i64>(0, up_by_step(w.outputs - residue, step))),
         input(w.first_input(residue)),
-        begin(input < 0 ? ceil_div(-input, w.dilation) : 0),
-        end(input < w.length ? (w.length - 1 - input) / w.dilation + 1 : 0) {}
+        begin(input < 0 ? up_by_step(-input, w.dilation) : 0),
+        end(input < w.length ? by_step(w.length - 1 - input, w.dilation) + 1 : 0) {}
 };
 
 /// Parts of a row of outputs, of some at least: the channels of a part are read one block after the other, as they lie
@@ -86,6 +86,7 @@ inline i64 row_parts(const Sweep& w, i64 channels, i64 some) {
 
 /// Such a part, of whole groups of so many outputs.
 inline cpu::Span row_part(i64 outputs, i64 group, i64 parts, i64 index) {
+  if (parts == 1) return {0, outputs};
   const cpu::Span groups = cpu::part(ceil_div(outputs, group), parts, index);
   return {min(outputs, groups.begin * group), min(outputs, groups.end * group)};
 }
@@ -302,10 +303,11 @@ class DepthwiseSums {
     if (!slides(w_)) return add_windows(taps.size(), part, at);
     const i64 chunks = ceil_div(w_.taps, i64{cpu::slide_sums_taps});
     for (i64 c = 0; c < chunks; ++c) {
-      const cpu::Span along = cpu::part(w_.taps, chunks, c);
-      const i64 panels = ceil_div(taps.size(), i64{cpu::slide_sums_rows(static_cast<int>(along.size()))});
+      const cpu::Span along = chunks == 1 ? cpu::Span{0, w_.taps} : cpu::part(w_.taps, chunks, c);
+      const i64 most = cpu::slide_sums_rows(static_cast<int>(along.size()));
+      const i64 panels = taps.size() <= most ? taps.size() > 0 : ceil_div(taps.size(), most);
       for (i64 p = 0; p < panels; ++p) {
-        const cpu::Span rows = cpu::part(taps.size(), panels, p);
+        const cpu::Span rows = panels == 1 ? cpu::Span{0, taps.size()} : cpu::part(taps.size(), panels, p);
         for (i64 a = 0; a < Neighbours::residues(w_); ++a) add_taps(Neighbours(w_, a), part, rows, along, at);
       }
     }
@@ -349,10 +351,12 @@ class DepthwiseSums {
       const T* const from = r.from + w_.first_input(output) * x_.stride(2);
       const T* const of_dy = r.of_dy + output * dy_.stride(2);
       each_block(r, [&](i64 channel, T* to) {
-        for (i64 k = 0; k < rows * w_.taps; ++k) {
-          if (k % w_.taps < s.begin || k % w_.taps >= s.end) continue;
-          T* const sum = to + k * V::lanes;
-          store(sum, fma(load<V>(from + channel + offsets_[k]), load<V>(of_dy + channel), load<V>(sum)));
+        const V factor = load<V>(of_dy + channel);
+        for (i64 r = 0; r < rows; ++r) {
+          for (i64 k = r * w_.taps + s.begin; k < r * w_.taps + s.end; ++k) {
+            T* const sum = to + k * V::lanes;
+            store(sum, fma(load<V>(from + channel + offsets_[k]), factor, load<V>(sum)));
+          }
         }
       });
     };

@@ -2,6 +2,7 @@
 #include "conv_typed.h"
 #include "tile/kernels/conv_depthwise.h"
 #include "tile/kernels/conv_depthwise_narrow.h"
+#include "tile/kernels/conv_depthwise_points.h"
 
 namespace tessera::cpu_kernels::TESSERA_ISA::conv {
 namespace {
@@ -27,6 +28,17 @@ void convolve(const ExecutorRef& executor, const StridedView<const float, 4>& x,
   }
 }
 
+/// Of one tap, and of a vector's channels.
+bool is_points(const ConvArgs& a) {
+  return a.filter[0] == 1 && a.filter[1] == 1 && !LaneBlocks<float>{a.channels}.narrow();
+}
+const float* factors(const ConvArgs& a) {
+  const auto w = filters_by_channel<const float>(a);
+  float* const packed = static_cast<float*>(a.workspace);
+  for (i64 c = 0; c < a.channels; ++c) packed[c] = w.data[c * w.stride(0)];
+  return packed;
+}
+
 }  // namespace
 
 i64 depthwise_workspace(const ConvArgs& args) {
@@ -39,6 +51,11 @@ i64 depthwise_filters_workspace(const ConvArgs& args) {
 void depthwise_forward(const ConvArgs& args, Executor& executor) {
   const ConvShape s = shape_of(args);
   const auto y = outputs<float>(args, s);
+  if (is_points(args)) {
+    return depthwise_points<float>(ExecutorRef(executor), images<const float>(args), sweep(s.h), sweep(s.w),
+                                   factors(args), y,
+                                   [&](i64 image, i64 row) { finish_row(args, y, image, row, 0, args.channels); });
+  }
   float* const packed = static_cast<float*>(args.workspace);
   pack_lanes(filters_by_channel<const float>(args), packed);
   convolve(ExecutorRef(executor), images<const float>(args), sweep(s.h), sweep(s.w), packed, y,
@@ -48,6 +65,10 @@ void depthwise_forward(const ConvArgs& args, Executor& executor) {
 void depthwise_backward_images(const ConvArgs& args, Executor& executor) {
   const ConvShape s = shape_of(args);
   const auto gx = images<float>(args);
+  if (is_points(args)) {
+    return depthwise_points_images<float>(ExecutorRef(executor), outputs<const float>(args, s), sweep(s.h), sweep(s.w),
+                                          factors(args), gx);
+  }
   const auto w = filters_by_channel<const float>(args);
   float* const packed = static_cast<float*>(args.workspace);
   for (i64 first_h = 0; first_h < min(s.h.stride, s.h.length); ++first_h) {
@@ -70,6 +91,12 @@ void depthwise_backward_images(const ConvArgs& args, Executor& executor) {
 
 void depthwise_backward_filters(const ConvArgs& args, Executor& executor) {
   const ConvShape s = shape_of(args);
+  if (is_points(args)) {
+    const auto gw = filters_by_channel<float>(args);
+    return depthwise_points_filters<float>(ExecutorRef(executor), images<const float>(args), sweep(s.h), sweep(s.w),
+                                           outputs<const float>(args, s), gw.data, gw.stride(0),
+                                           static_cast<float*>(args.workspace));
+  }
   const auto run = [&](auto gradient, const Sweep& w) {
     gradient(ExecutorRef(executor), images<const float>(args), sweep(s.h), w, outputs<const float>(args, s),
              filters_by_channel<float>(args), static_cast<float*>(args.workspace));
