@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/isa_select.h"
+
 namespace tessera::cpu_kernels {
 namespace {
 
@@ -176,6 +178,22 @@ double ConvCost::filters_by_gemm() const {
 
 // ---- where rows lie one after the other
 
+namespace {
+
+/// What kernels of the instruction set in use hold in registers, and how much longer they take than with AVX-512
+/// beside the others.
+struct Registers {
+  double lanes, filters, pixels;  // of a vector; of a kernel along rows; of a block of the others
+  double planes, copies;
+};
+const Registers& registers() {
+  static constexpr Registers avx512{16, 8, 14, 1, 1}, others{8, 6, 6, 1.1, 0.9};
+  return isa() == Isa::Avx512 ? avx512 : others;
+}
+double vectors_of(double length) { return parts(length, registers().lanes); }
+
+}  // namespace
+
 RowsCost::RowsCost(const ConvAttrs& a, const Operand& from, const Operand& weight, const Operand& to, bool gradient)
     : ConvCost(a, gradient ? to : from, weight, gradient ? from : to), gradient(gradient) {}
 
@@ -184,34 +202,38 @@ double RowsCost::rows() const { return gradient ? parts(size[0], stride[0]) * me
 double RowsCost::columns() const { return gradient ? parts(size[1], stride[1]) : places[1]; }
 
 double RowsCost::planes() const {
-  const double strides = stride[0] * stride[1], panels = parts(each(), 8), lines = images * groups * rows();
+  const double strides = stride[0] * stride[1], panels = parts(each(), registers().filters),
+               lines = images * groups * rows();
   const double pitch = columns() + (taps[1] - 1) * dilation[1] / (gradient ? 1 : stride[1]);
-  const double products = lines * std::min(vectors(columns()), pitch / 16) * steps();
+  const double products = lines * std::min(vectors_of(columns()), pitch / registers().lanes) * steps();
   const bool in_place = !gradient && !padded && strides == 1;
   const double copied = in_place ? 0 : read() * met() / (gradient ? 1 : strides);
   const double copied_lines = in_place ? 0 : images * groups * summed() * places[0] * met();
   const bool gathered = !gradient && stride[1] > 1, apart = gradient && stride[1] > 1;  // one element at a time
-  return products * (0.36 * each() + 1.2 * panels)                                      // a load serves a panel
-         + copied * (gathered ? 2.7 : 0.75) + 12 * copied_lines +
-         (apart ? 1.1 * written() + 0.8 * beyond_caches(written()) : 0.07 * written()) +
-         lines * (9 * each() + 35 * panels * parts(columns(), 48))  // a call for three vectors of places
-         + 4 * elements_w();
+  return registers().planes *
+         (products * (0.36 * each() + 1.2 * panels)  // a load serves a panel
+          + copied * (gathered ? 2.7 : 0.75) + 12 * copied_lines +
+          (apart ? 1.1 * written() + 0.8 * beyond_caches(written()) : 0.07 * written()) +
+          lines * (9 * each() +
+                   35 * panels * parts(columns(), 3 * registers().lanes))  // a call for three vectors of places
+          + 4 * elements_w());
 }
 
 double RowsCost::copies() const {
-  const double along = taps[1] * summed() * vectors(each()), across = gradient ? size[1] / stride[1] : places[1];
+  const double along = taps[1] * summed() * vectors_of(each()), across = gradient ? size[1] / stride[1] : places[1];
   const double lines = gradient ? size[0] * stride[1] : places[0];
-  return images * groups * tap_rows_inside * along *
-             (0.35 * across + 1.5 * parts(across, 14))  // each block of 14 pixels reads the filters
-         + 11 * written() / each() * vectors(each()) + 70 * images * groups * lines + 1.2 * elements_w() +
-         0.5 * beyond_caches(elements_w()) + (1.1 * read() + 0.9 * beyond_caches(read())) * (gradient ? met() : 1) +
-         0.1 * written() + 1.8 * beyond_caches(written());
+  return registers().copies *
+         (images * groups * tap_rows_inside * along *
+              (0.35 * across + 1.5 * parts(across, registers().pixels))  // each block of pixels reads the filters
+          + 11 * written() / each() * vectors_of(each()) + 70 * images * groups * lines + 1.2 * elements_w() +
+          0.5 * beyond_caches(elements_w()) + (1.1 * read() + 0.9 * beyond_caches(read())) * (gradient ? met() : 1) +
+          0.1 * written() + 1.8 * beyond_caches(written()));
 }
 
 double RowsCost::gemm() const {
   const double plane = gradient ? parts(size[0], stride[0]) * columns() : places[0] * places[1];
   const double products = images * groups * (gradient ? met() : 1) * steps(), strides = stride[0] * stride[1];
-  return products * vectors(plane) * (0.37 * each() + 1.2 * parts(each(), 14)) +
+  return products * vectors_of(plane) * (0.37 * each() + 1.2 * parts(each(), registers().pixels)) +
          products * plane * (!gradient && stride[1] > 1 ? 2 : 0.14)  // packed, by vectors where none is left out
          + (padded ? 1.8 * read() : 0) + (gradient && strides > 1 ? 10 : 0.6) * written() +
          2 * images * elements_w()  // filters are packed for each image, and rows of taps for each step
@@ -220,8 +242,8 @@ double RowsCost::gemm() const {
 
 double RowsCost::scatter() const {
   const double from = read() / summed(), to = written() / each(), window = taps[0] * taps[1];
-  return read() * (0.48 * vectors(window * each()) + 0.13) + 3.2 * from * window * vectors(each()) +
-         10 * to * vectors(each()) + 1.2 * elements_w() + 2 * beyond_caches(elements_w()) + 0.3 * read() +
+  return read() * (0.48 * vectors_of(window * each()) + 0.13) + 3.2 * from * window * vectors_of(each()) +
+         10 * to * vectors_of(each()) + 1.2 * elements_w() + 2 * beyond_caches(elements_w()) + 0.3 * read() +
          0.9 * beyond_caches(read()) + 0.9 * written() + 2.3 * beyond_caches(written());
 }
 

@@ -45,7 +45,8 @@ struct ConvCost {
   double elements_w() const { return groups * channels * filters * taps[0] * taps[1]; }
 };
 
-/// Forward or the gradient of images, of windows of several taps where rows lie one after the other.
+/// Forward or the gradient of images, of windows of several taps where rows lie one after the other: in cycles of the
+/// instruction set in use, whose picks differ. Those of channels that lie last became no better by that.
 struct RowsCost : ConvCost {
   bool gradient;
 

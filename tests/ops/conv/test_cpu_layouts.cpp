@@ -23,7 +23,7 @@ std::vector<Problem> problems() {
              *scatter = "scatter";
   return {
       {"channels beyond blocks", {2, 37, 18, 21}, {19, 37, 5, 3}, {.padding = {2, 1}}, scatter, copied, "direct"},
-      {"512 channels", {1, 512, 5, 18}, {24, 512, 2, 2}, {}, scatter, copied, "direct"},
+      {"512 channels", {1, 512, 3, 11}, {4, 512, 2, 3}, {}, scatter, copied, "direct"},
       {"one column, stride 3", {2, 18, 9, 35}, {13, 18, 4, 1}, {.stride = {1, 3}}, copied, copied, "direct"},
       {"points, stride 2", {2, 20, 9, 35}, {13, 20, 1, 1}, {.stride = {2, 2}}, gemm, copied, "direct"},
       {"dilated", {1, 33, 15, 17}, {12, 33, 3, 3}, {.padding = {1, 2}, .dilation = {1, 2}}, scatter, copied, "direct"},
@@ -57,8 +57,8 @@ std::vector<Problem> problems() {
        depthwise,
        depthwise,
        depthwise},
-      {"long rows", {1, 18, 9, 80}, {13, 18, 4, 3}, {}, planes, planes, "direct"},
-      {"many channels", {1, 64, 12, 60}, {100, 64, 4, 3}, {}, gemm, copied, "direct"},
+      {"long rows", {1, 9, 18, 48}, {6, 9, 5, 3}, {}, planes, planes, "direct"},
+      {"one long row", {1, 52, 4, 129}, {17, 52, 4, 4}, {}, gemm, copied, "direct"},
       {"tiles of many channels",
        {1, 33, 57, 54},
        {48, 33, 3, 3},
