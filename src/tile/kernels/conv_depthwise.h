@@ -91,10 +91,14 @@ inline cpu::Span row_part(i64 outputs, i64 group, i64 parts, i64 index) {
   return {min(outputs, groups.begin * group), min(outputs, groups.end * group)};
 }
 
-/// Asks for lines that will be written, in the order in which they lie: blocks of channels write them in another one.
-template <class T>
-void ask_for(T* to, i64 count) {
-  for (i64 i = 0; i < count; i += 64 / static_cast<i64>(sizeof(T))) __builtin_prefetch(to + i, 1);
+/// Asks for lines of pixels that will be written, or read, in the order in which they lie: blocks of channels touch
+/// them in another one.
+template <int writes, class T>
+void ask_for(T* row, i64 step, const cpu::Span& pixels, const cpu::Span& channels) {
+  for (i64 j = pixels.begin; j < pixels.end; ++j) {
+    for (i64 c = channels.begin; c < channels.end; c += 64 / static_cast<i64>(sizeof(T)))
+      __builtin_prefetch(row + j * step + c, writes);
+  }
 }
 
 /// Where so many taps lie from the first one.
@@ -246,26 +250,31 @@ void conv2d_depthwise(const ExecutorRef& executor, const StridedView<const T, 4>
   const LaneBlocks<T> blocks{x.length(3)};
   const i64 rows = x.length(0) * h.outputs,
             parts = min(rows, executor.threads() == 1 ? 1 : 8 * i64{executor.threads()});
+  const bool far = x.length(0) * x.length(1) * x.length(2) * x.length(3) > 1 << 20;  // beyond the second-level cache
   executor.parallel(parts, [&](i64 index, int thread) {
     const i64 steps = Rows::offsets_size(h, w);
     i64* const offsets = static_cast<i64*>(executor.scratch(thread, (steps + 1) * static_cast<i64>(sizeof(i64))));
     detail::find_offsets(x, h, w, steps, offsets);
     const Rows task(x, h, w, filters, offsets);
-    detail::each_band<T>(cpu::part(rows, parts, index), h, x.length(2) * x.length(3) * h.stride, blocks.count(),
-                         h.taps * w.taps, [&](const cpu::Span& band, const cpu::Span& some) {
-                           for (i64 row = band.begin; row < band.end; ++row) {
-                             const i64 image = row / h.outputs, i = row % h.outputs;
-                             T* const to = y.data + image * y.stride(0) + i * y.stride(1);
-                             const i64 first = blocks.first(some.begin), last = blocks.first(some.end - 1);
-                             for (i64 part = 0; part < task.parts(); ++part) {
-                               const cpu::Span pixels = cpu::part(y.length(2), task.parts(), part);
-                               for (i64 j = pixels.begin; j < pixels.end; ++j)
-                                 detail::ask_for(to + j * y.stride(2) + first, last + blocks.lanes - first);
-                               task.run(row, some, part, to, y.stride(2));
-                             }
-                             finish(image, i, first, blocks.first(some.end - 1) + blocks.lanes - first);
-                           }
-                         });
+    detail::each_band<T>(
+        cpu::part(rows, parts, index), h, x.length(2) * x.length(3) * h.stride, blocks.count(), h.taps * w.taps,
+        [&](const cpu::Span& band, const cpu::Span& some) {
+          const cpu::Span channels{blocks.first(some.begin), blocks.first(some.end - 1) + blocks.lanes};
+          for (i64 row = band.begin; row < band.end; ++row) {
+            const i64 image = row / h.outputs, i = row % h.outputs;
+            T* const to = y.data + image * y.stride(0) + i * y.stride(1);
+            const i64 newest = h.first_input(i) + (h.taps - 1) * h.dilation;  // row that it reads
+            const bool asks = far && newest >= 0 && newest < h.length;
+            const T* const from = asks ? x.data + image * x.stride(0) + newest * x.stride(1) : nullptr;
+            for (i64 part = 0; part < task.parts(); ++part) {
+              const auto mine = [&](i64 pixels) { return cpu::part(pixels, task.parts(), part); };
+              if (asks) detail::ask_for<0>(from, x.stride(2), mine(x.length(2)), channels);
+              detail::ask_for<1>(to, y.stride(2), mine(y.length(2)), channels);
+              task.run(row, some, part, to, y.stride(2));
+            }
+            finish(image, i, channels.begin, channels.size());
+          }
+        });
   });
 }
 
