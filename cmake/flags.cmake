@@ -21,14 +21,11 @@ if(TESSERA_FUZZ)  # coverage for every object; only fuzz targets link libFuzzer'
   target_link_options(tessera_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
-# Kernels are one inlined function each; under sanitizers two checks would let GCC take minutes for one. Two more are made
-# for each load, and the processor makes them, too; addresses are checked by calls, at half the time to compile.
+# Kernels are one inlined function each; under sanitizers two checks would let GCC take minutes for one. Those for null and
+# alignment would double its time, and the processor makes them, too.
 set(TESSERA_ISA_LEVEL -O3)
 if(TESSERA_SANITIZE)
   set(TESSERA_ISA_LEVEL -O1 -fno-sanitize-address-use-after-scope -fno-sanitize=object-size,null,alignment)
-  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-    list(APPEND TESSERA_ISA_LEVEL --param=asan-instrumentation-with-call-threshold=0)
-  endif()
 endif()
 
 # Integers wrap in kernels, as they do in PyTorch: in results, and in lanes that nobody asked for.
