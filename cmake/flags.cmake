@@ -22,10 +22,13 @@ if(TESSERA_FUZZ)  # coverage for every object; only fuzz targets link libFuzzer'
 endif()
 
 # Kernels are one inlined function each; under sanitizers two checks would let GCC take minutes for one. Those for null and
-# alignment would double its time, and the processor makes them, too.
+# alignment would double its time, and the processor makes them, too. Of options, the last ones count: targets link this
+# behind tessera_flags.
+add_library(tessera_fewer_checks INTERFACE)
 set(TESSERA_ISA_LEVEL -O3)
 if(TESSERA_SANITIZE)
-  set(TESSERA_ISA_LEVEL -O1 -fno-sanitize-address-use-after-scope -fno-sanitize=object-size,null,alignment)
+  set(TESSERA_ISA_LEVEL -O1 -fno-sanitize-address-use-after-scope)
+  target_compile_options(tessera_fewer_checks INTERFACE -fno-sanitize=object-size,null,alignment)
 endif()
 
 # Integers wrap in kernels, as they do in PyTorch: in results, and in lanes that nobody asked for.

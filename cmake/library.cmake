@@ -34,7 +34,7 @@ file(GLOB_RECURSE core_sources CONFIGURE_DEPENDS src/core/*.cpp)
 function(tessera_isa name isa)
   add_library(${name} OBJECT ${ARGN})
   set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)  # each takes seconds
-  target_link_libraries(${name} PRIVATE tessera_flags)
+  target_link_libraries(${name} PRIVATE tessera_flags tessera_fewer_checks)
   target_compile_options(${name} PRIVATE ${TESSERA_ISA_FLAGS_${isa}} ${TESSERA_ISA_LEVEL})
   if(isa STREQUAL baseline AND "avx2" IN_LIST TESSERA_CPU_ISAS AND NOT TESSERA_SANITIZE)
     target_compile_options(${name} PRIVATE -O1)  # processors of before 2013; half the time of -O3
@@ -45,9 +45,6 @@ endfunction()
 file(GLOB microkernel_sources CONFIGURE_DEPENDS src/tile/arch/cpu/*.cpp)
 foreach(isa ${TESSERA_CPU_ISAS})
   tessera_isa(tessera_microkernel_${isa} ${isa} ${microkernel_sources})
-  if(TESSERA_SANITIZE AND NOT isa IN_LIST TESSERA_KERNEL_ISAS)  # of which only tests of tiles know; a minute of each unit
-    target_compile_options(tessera_microkernel_${isa} PRIVATE -fno-sanitize=all)
-  endif()
   list(APPEND microkernels $<TARGET_OBJECTS:tessera_microkernel_${isa}>)
 endforeach()
 add_library(tessera_core ${core_sources} ${microkernels})
