@@ -22,8 +22,8 @@ if(TESSERA_FUZZ)  # coverage for every object; only fuzz targets link libFuzzer'
 endif()
 
 # Kernels are one inlined function each; under sanitizers two checks would let GCC take minutes for one. Those for null and
-# alignment would double its time, and the processor makes them, too. Of options, the last ones count: targets link this
-# behind tessera_flags.
+# alignment would double its time: a null faults by itself, and vectors are loaded from any address. Of options, the last
+# ones count, so targets link this behind tessera_flags.
 add_library(tessera_fewer_checks INTERFACE)
 set(TESSERA_ISA_LEVEL -O3)
 if(TESSERA_SANITIZE)

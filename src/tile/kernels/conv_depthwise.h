@@ -263,7 +263,7 @@ void conv2d_depthwise(const ExecutorRef& executor, const StridedView<const T, 4>
           for (i64 row = band.begin; row < band.end; ++row) {
             const i64 image = row / h.outputs, i = row % h.outputs;
             T* const to = y.data + image * y.stride(0) + i * y.stride(1);
-            const i64 newest = h.first_input(i) + (h.taps - 1) * h.dilation;  // row that it reads
+            const i64 newest = h.first_input(i) + (h.taps - 1) * h.dilation;  // row of its last taps
             const bool asks = far && newest >= 0 && newest < h.length;
             const T* const from = asks ? x.data + image * x.stride(0) + newest * x.stride(1) : nullptr;
             for (i64 part = 0; part < task.parts(); ++part) {
