@@ -50,17 +50,17 @@ set(TESSERA_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c -mbmi -mbmi2 -mprefer-vector-widt
 set(TESSERA_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mbmi -mbmi2
     -mprefer-vector-width=512)
 
-# Those whose kernels are built: all, but where time is short, as for sanitizers in CI. AVX-512's call AVX2's.
-set(TESSERA_KERNEL_ISAS ${TESSERA_CPU_ISAS})
+# One alone is built where time is short, as for sanitizers in CI. AVX-512's kernels call AVX2's.
 if(TESSERA_ONLY_ISA)
   if(NOT TESSERA_ONLY_ISA IN_LIST TESSERA_CPU_ISAS OR TESSERA_ONLY_ISA STREQUAL avx512)
     message(FATAL_ERROR "TESSERA_ONLY_ISA=${TESSERA_ONLY_ISA}: must be baseline or avx2")
   endif()
-  set(TESSERA_KERNEL_ISAS ${TESSERA_ONLY_ISA})
+  set(TESSERA_CPU_ISAS ${TESSERA_ONLY_ISA})
 endif()
 
 # Those of all that this machine can execute: tests of the others are built and reported as skipped.
-set(TESSERA_HOST_ISAS baseline)
+set(TESSERA_HOST_ISAS ${TESSERA_CPU_ISAS})
+list(FILTER TESSERA_HOST_ISAS INCLUDE REGEX baseline)
 if(NOT CMAKE_CROSSCOMPILING)
   include(CheckCXXSourceRuns)
   set(TESSERA_ISA_FEATURES_avx2 avx2 fma)

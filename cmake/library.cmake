@@ -67,7 +67,7 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/kernels)
     set_source_files_properties(${rare_sources} PROPERTIES COMPILE_OPTIONS
       "$<$<AND:$<CONFIG:Release>,$<NOT:$<STREQUAL:$<TARGET_PROPERTY:NAME>,tessera_isa_baseline>>>:-O2>")
   endif()
-  foreach(isa ${TESSERA_KERNEL_ISAS})
+  foreach(isa ${TESSERA_CPU_ISAS})
     if(isa_sources)
       set(sources ${isa_sources})
       if(isa STREQUAL avx512)
