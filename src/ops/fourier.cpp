@@ -33,81 +33,140 @@ Tensor host_transform(const Tensor& x, const FourierMap& t) {
 
 // ---- on a card
 
+// Which side is real: of its rows two neighbours are one complex number of half the length.
+enum class RealSide : int { None, In, Out };
+
 // What the kernel is told.
 struct CardTransform {
   int64_t rows;
   int length, in, parts, out, out_parts;
   int inverse, doubles_in, doubles_out;
+  RealSide real;
+  int points;      // of a row in the passes
   int block_rows;  // of a block
   int passes, radix[16];
   double scale;
 };
 
-// An inverse is a transform with parts exchanged. Passes are Stockham's, which put results in order as they go.
+// Passes are Stockham's, which put results in order as they go. A complex inverse is a transform with parts exchanged,
+// that from or to real numbers has the conjugates. Real rows are transformed by halves (Cooley, Lewis and Welch, "The
+// fast Fourier transform algorithm: programming considerations", 1970).
 CardKernel fourier_kernel("fourier_rows", R"(
 #include <tessera/tile/kernels/fourier.h>
 using Point = fourier::Complex<T>;
+enum class RealSide : int { None, In, Out };
 struct Work {
   i64 rows;
   int length, in, parts, out, out_parts;
   int inverse, doubles_in, doubles_out;
+  RealSide real;
+  int points;
   int block_rows;
   int passes, radix[16];
   double scale;
 };
 constexpr int room = sizeof(T) == 8 ? 1024 : 2048;
 
+// Quotients of numbers below 2^11 by one of up to 2^11.
+struct Divisor {
+  u32 factor;
+  TESSERA_DEVICE explicit Divisor(int by) : factor(((1u << 22) + static_cast<u32>(by) - 1) / static_cast<u32>(by)) {}
+  TESSERA_DEVICE int operator()(int i) const { return static_cast<int>(u64{static_cast<u32>(i)} * factor >> 22); }
+};
+
+TESSERA_DEVICE Point conjugate(Point a) { return {a.re, -a.im}; }
+
 // Of transforms of `span` elements each, of which `R` become one.
 template <int R>
-TESSERA_DEVICE void pass(const Point* from, Point* to, const Point* roots, int length, int rows, int span) {
-  const int apart = length / R, step = apart / span;
+TESSERA_DEVICE void pass(const Point* from, Point* to, const Point* roots, int points, int rows, int span, int stretch) {
+  const int apart = points / R, step = apart / span * stretch;
+  const Divisor by_apart(apart), by_span(span);
   for (int i = thread_in_block(); i < rows * apart; i += 256) {
-    const int row = i / apart, at = i - row * apart, k = at % span;
+    const int row = by_apart(i), at = i - row * apart, k = at - by_span(at) * span;
     Point a[R];
     unroll<R>([&](auto r) {
-      a[r] = from[row * length + at + r * apart];
+      a[r] = from[row * points + at + r * apart];
       if constexpr (r > 0) a[r] = fourier::times(a[r], roots[r * k * step]);
     });
     fourier::butterfly(a);
-    unroll<R>([&](auto r) { to[row * length + (at - k) * R + k + r * span] = a[r]; });
+    unroll<R>([&](auto r) { to[row * points + (at - k) * R + k + r * span] = a[r]; });
   }
+}
+
+TESSERA_DEVICE Point element_of(const T* x, const Work& w, i64 row, int n) {
+  if (n >= w.in) return {T(0), T(0)};
+  const T* const at = x + (row * w.in + n) * w.parts;
+  const Point v{at[0], w.parts == 2 ? at[1] : T(0)};
+  return w.doubles_in && n > 0 && 2 * n < w.length ? v * T(2) : v;
+}
+
+// Of what only the real part of a transform's results is wanted.
+TESSERA_DEVICE Point hermitian(const T* x, const Work& w, i64 row, int n) {
+  const Point both = (element_of(x, w, row, n) + conjugate(element_of(x, w, row, n > 0 ? w.length - n : 0))) * T(0.5);
+  return w.inverse ? conjugate(both) : both;
+}
+
+TESSERA_DEVICE Point loaded(const T* x, const Work& w, const Point* roots, i64 row, int n) {
+  if (w.real == RealSide::In) return {element_of(x, w, row, 2 * n).re, element_of(x, w, row, 2 * n + 1).re};
+  if (w.real == RealSide::Out) {
+    const Point low = hermitian(x, w, row, n), high = hermitian(x, w, row, n + w.points);
+    return low + high - fourier::times(low - high, roots[n]).turned();
+  }
+  const Point v = element_of(x, w, row, n);
+  return w.inverse ? Point{v.im, v.re} : v;
+}
+
+// The k-th of a row's results.
+TESSERA_DEVICE Point result(const Point* row, const Work& w, const Point* roots, int k) {
+  if (w.real == RealSide::None) return w.inverse ? Point{row[k].im, row[k].re} : row[k];
+  const int half = w.points, near = k <= half ? k : w.length - k;
+  const Point a = row[near < half ? near : 0], b = conjugate(row[near > 0 ? half - near : 0]);
+  const Point v = (a + b + fourier::times((a - b).turned(), roots[near])) * T(0.5);
+  return (k > half) != (w.inverse != 0) ? conjugate(v) : v;
 }
 
 extern "C" TESSERA_KERNEL(256) void fourier_rows(const T* x, T* y, const Point* roots, const Work w) {
   TESSERA_SHARED Point held[2][room];
   const i64 first = block_in_grid() * w.block_rows;
-  const int rows = static_cast<int>(min(i64(w.block_rows), w.rows - first)), all = rows * w.length;
-  for (int i = thread_in_block(); i < all; i += 256) {
-    const int row = i / w.length, n = i - row * w.length;
-    Point v{T(0), T(0)};
-    if (n < w.in) {
-      const T* const at = x + ((first + row) * w.in + n) * w.parts;
-      v.re = at[0];
-      if (w.parts == 2) v.im = at[1];
-      if (w.doubles_in && n > 0 && 2 * n < w.length) v = v * T(2);
-    }
-    held[0][i] = w.inverse ? Point{v.im, v.re} : v;
+  const int rows = static_cast<int>(min(i64(w.block_rows), w.rows - first));
+  const Divisor by_points(w.points);
+  for (int i = thread_in_block(); i < rows * w.points; i += 256) {
+    const int row = by_points(i);
+    held[0][i] = loaded(x, w, roots, first + row, i - row * w.points);
   }
   sync_block();
   int now = 0, span = 1;
+  const int stretch = w.real == RealSide::None ? 1 : 2;
   for (int p = 0; p < w.passes; ++p) {
     const int radix = w.radix[p];
-    if (radix == 2) pass<2>(held[now], held[1 - now], roots, w.length, rows, span);
-    else if (radix == 3) pass<3>(held[now], held[1 - now], roots, w.length, rows, span);
-    else if (radix == 4) pass<4>(held[now], held[1 - now], roots, w.length, rows, span);
-    else pass<5>(held[now], held[1 - now], roots, w.length, rows, span);
+    if (radix == 2) pass<2>(held[now], held[1 - now], roots, w.points, rows, span, stretch);
+    else if (radix == 3) pass<3>(held[now], held[1 - now], roots, w.points, rows, span, stretch);
+    else if (radix == 4) pass<4>(held[now], held[1 - now], roots, w.points, rows, span, stretch);
+    else pass<5>(held[now], held[1 - now], roots, w.points, rows, span, stretch);
     span *= radix;
     now = 1 - now;
     sync_block();
   }
-  for (int i = thread_in_block(); i < rows * w.out; i += 256) {
-    const int row = i / w.out, k = i - row * w.out;
-    const Point found = held[now][row * w.length + k];
-    Point v = w.inverse ? Point{found.im, found.re} : found;
-    v = v * T(w.doubles_out && k > 0 && 2 * k < w.length ? 2 * w.scale : w.scale);
+  const auto scaled = [&](T v, int k) {
+    return v * T(w.doubles_out && k > 0 && 2 * k < w.length ? 2 * w.scale : w.scale);
+  };
+  if (w.real == RealSide::Out) {
+    for (int i = thread_in_block(); i < rows * w.points; i += 256) {
+      const int row = by_points(i), k = 2 * (i - row * w.points);
+      T* const to = y + (first + row) * w.out + k;
+      if (k < w.out) to[0] = scaled(held[now][i].re, k);
+      if (k + 1 < w.out) to[1] = scaled(held[now][i].im, k + 1);
+    }
+    return;
+  }
+  const u32 out = static_cast<u32>(w.out);
+  for (u32 i = static_cast<u32>(thread_in_block()); i < static_cast<u32>(rows) * out; i += 256) {
+    const u32 row = i / out;
+    const int k = static_cast<int>(i - row * out);
+    const Point v = result(held[now] + row * w.points, w, roots, k);
     T* const to = y + ((first + row) * w.out + k) * w.out_parts;
-    to[0] = v.re;
-    if (w.out_parts == 2) to[1] = v.im;
+    to[0] = scaled(v.re, k);
+    if (w.out_parts == 2) to[1] = scaled(v.im, k);
   }
 }
 )");
@@ -115,16 +174,20 @@ extern "C" TESSERA_KERNEL(256) void fourier_rows(const T* x, T* y, const Point* 
 // Whether passes of the kernel do it, and which.
 std::optional<CardTransform> card_transform_of(int64_t rows, const FourierMap& t, DType dtype) {
   const int64_t room = dtype == Float64 ? 1024 : 2048;  // numbers of a block, as the kernel has them in f32
-  if (t.length > room || rows < 1) return {};
+  const bool even = t.length % 2 == 0;
+  const RealSide real = even && t.parts == 1 ? RealSide::In : even && t.out_parts == 1 ? RealSide::Out : RealSide::None;
+  const int64_t points = real == RealSide::None ? t.length : t.length / 2;
+  if (points > room || rows < 1) return {};
   CardTransform w{};
   w.rows = rows;
   w.length = static_cast<int>(t.length);
   w.in = static_cast<int>(t.in), w.parts = static_cast<int>(t.parts);
   w.out = static_cast<int>(t.out), w.out_parts = static_cast<int>(t.out_parts);
   w.inverse = t.inverse, w.doubles_in = t.doubles_in, w.doubles_out = t.doubles_out;
-  w.block_rows = static_cast<int>(std::max<int64_t>(1, room / 2 / t.length));
+  w.real = real, w.points = static_cast<int>(points);
+  w.block_rows = static_cast<int>(std::max<int64_t>(1, room / 2 / points));
   w.scale = t.scale;
-  int left = w.length;
+  int left = w.points;
   for (const int radix : {4, 2, 3, 5})
     for (; left % radix == 0; left /= radix) w.radix[w.passes++] = radix;
   return left == 1 ? std::optional(w) : std::nullopt;

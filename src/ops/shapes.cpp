@@ -42,6 +42,20 @@ Tensor repeat_along(const Tensor& x, int64_t dim, int64_t count, bool each) {
   return reshape(expand(reshape(x, apart), together), shape);
 }
 
+// Along all dims in one copy, whose gradient is one sum: a repeated dim is two, the first of which is expanded.
+Tensor repeat_at_once(const Tensor& x, const Dims& counts) {
+  Shape shape = x.shape(), apart, together;
+  for (int64_t d = 0; d < x.dim(); ++d) {
+    const Dim size = shape[d], count = counts[d];
+    const bool is_one = size == Dim(1);
+    if (counts[d] != 1 && !is_one) apart.push_back(1), together.push_back(count);
+    apart.push_back(size);
+    together.push_back(is_one ? count : size);
+    shape[d] = size * count;
+  }
+  return reshape(expand(reshape(x, apart), together), shape);
+}
+
 }  // namespace
 
 Tensor repeat(const Tensor& x, const Dims& counts) {
@@ -52,6 +66,9 @@ Tensor repeat(const Tensor& x, const Dims& counts) {
   Shape shape(static_cast<size_t>(rank - x.dim()), Dim(1));
   shape.append(x.shape().begin(), x.shape().end());
   Tensor y = reshape(x, shape);
+  constexpr int64_t most_dims = 8;  // of an operator
+  if (rank + std::count_if(counts.begin(), counts.end(), [](int64_t c) { return c != 1; }) <= most_dims)
+    return repeat_at_once(y, counts);
   for (int64_t d = rank; d-- > 0;) y = repeat_along(y, d, counts[d], false);
   return y;
 }

@@ -138,6 +138,11 @@ TEST_F(OnCardTest, CountsAndPlacesAsTheCpu) {
     expect_near(got.inverse, want.inverse, 0, "inverse");
     expect_near(got.counts, want.counts, 0, "counts");
     expect_near(unique(there, false).values, want.values, 0, "values alone");
+    expect_near(unique(neg(there).to(Int32), false).values, unique(neg(ints), false).values, 0, "negative values");
+    const Tensor far = add(ints, tensor<int64_t>({int64_t(1) << 60}, {1}));
+    EXPECT_EQ(unique(far.to(card())).values.to_vector<int64_t>(), unique(far).values.to_vector<int64_t>());
+    const Tensor wide = mul(ints, tensor<int64_t>({1 << 20}, {1}));  // sorted, not counted
+    EXPECT_EQ(unique(wide.to(card())).inverse.to_vector<int64_t>(), want.inverse.to_vector<int64_t>());
     expect_near(bincount(there), bincount(ints), 0, "bincount");
     expect_near(bincount(there.to(Int32), {}, 9000), bincount(ints, {}, 9000), 0, "bincount, at least 9000");
     const Tensor mask = lt(rand({size}, g), full({}, 0.3));

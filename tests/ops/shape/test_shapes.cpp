@@ -31,7 +31,15 @@ TEST(Shapes, Repeat) {
         },
         "repeat");
   }
-  expect_gradients([](const Tensors& in) { return repeat(in[0], {2, 3, 1}); }, {x}, "repeat");
+  const Tensor deep = uniform64({2, 3, 2, 1, 2}, g);  // more dims than an operator has, if each were two
+  expect_moved(
+      repeat(deep, {2, 2, 3, 2, 2}), deep, {4, 6, 6, 2, 4},
+      [](const Index& i) {
+        return Index{i[0] % 2, i[1] % 3, i[2] % 2, 0, i[4] % 2};
+      },
+      "repeat of five dims");
+  for (const Dims& counts : {Dims{2, 3, 1}, Dims{4, 3, 2, 2}, Dims{1, 2, 1}})
+    expect_gradients([&](const Tensors& in) { return repeat(in[0], counts); }, {x}, "repeat");
   EXPECT_EQ(error_of([&] { repeat(x, {2, 2}); }), "repeat: [2, 2] are no counts for each dim of [3, 1, 5]");
   EXPECT_EQ(error_of([&] { repeat(x, {2, 2, -1}); }), "repeat: [2, 2, -1] are no counts for each dim of [3, 1, 5]");
 }

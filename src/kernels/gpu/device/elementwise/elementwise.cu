@@ -28,7 +28,7 @@ struct CopyWork {
   void* data[2];
   i64 units;      // of many elements at once; 0: one at a time
   bool whole[2];  // whether an operand's units lie at whole ones
-  bool flat;      // `to` has no gaps, and units do not mind the ends of its rows
+  bool flat;      // `to` has no gaps: units do not mind the ends of its rows, and steps through `from` may be any
 };
 
 template <class To, class From>
@@ -38,6 +38,7 @@ void copy_kernel(const CopyWork work) {
   To* to = static_cast<To*>(work.data[0]);
   const From* from = static_cast<const From*>(work.data[1]);
   if (tile::is_same_v<To, From> && work.flat) {  // for casts, more registers cost more than whole stores give
+    const i64 step = work.nest.strides[1][work.nest.rank - 1];
     for (i64 i = first_index() * width; i < work.nest.total; i += index_step() * width) {
       i64 at[2], next[2] = {};
       const i64 left = work.nest.locate(i, 1, at);
@@ -46,7 +47,7 @@ void copy_kernel(const CopyWork work) {
 #pragma unroll
       for (int j = 0; j < width; ++j)
         if (i + j < work.nest.total)
-          out.lane[j] = tile::convert_element<To>(from[j < left ? at[1] + j : next[1] + j - left]);
+          out.lane[j] = tile::convert_element<To>(from[j < left ? at[1] + j * step : next[1] + (j - left) * step]);
       store_unit(to + i, out, true, work.nest.total - i);
     }
     return;
@@ -111,14 +112,15 @@ void launch_copy(const CopyArgs& args, Executor& executor) {
   CopyWork work = work_of(args);
   if (work.nest.rank > 0) {
     const int last = work.nest.rank - 1;
-    if (work.nest.has_units(width) && work.nest.strides[0][last] == 1 && work.nest.strides[1][last] == 1) {
+    const bool is_long = work.nest.lengths[last] >= width && work.nest.strides[0][last] == 1;
+    if (is_long && work.nest.strides[1][last] == 1) {
       work.units = work.nest.units(width);
       for (int k = 0; k < 2; ++k) work.whole[k] = work.nest.is_whole(k, width, 16 / width, work.data[k]);
     }
-    work.flat = tile::is_same_v<To, From> && work.units > 0 && !work.whole[0] && work.nest.has_no_gaps(0) &&
+    work.flat = tile::is_same_v<To, From> && is_long && !work.whole[0] && work.nest.has_no_gaps(0) &&
                 reinterpret_cast<size_t>(work.data[0]) % (width * sizeof(To)) == 0;
   }
-  const i64 items = work.units ? work.units : work.nest.total;
+  const i64 items = work.units ? work.units : work.flat ? tile::ceil_div<i64>(work.nest.total, width) : work.nest.total;
   launch("copy", copy_kernel<To, From>, grid_for(items, 256, executor), 256, 0, executor, work);
 }
 

@@ -17,6 +17,7 @@ struct ScatterWork {
   const void* source;
   Places places;
   i64 length, out_step, index_step, source_step;
+  bool lines_lie_close;  // closer than the elements of one
 };
 
 struct Sum {
@@ -102,8 +103,10 @@ void scatter_long_lines(const ScatterWork work, const Combine combine) {
 template <class T>
 TESSERA_KERNEL(256)
 void add_elements(const ScatterWork work) {
+  const i64 inner = work.lines_lie_close ? work.nest.total : work.length;
   for (i64 i = first_index(); i < work.nest.total * work.length; i += index_step()) {
-    const i64 line = tile::quotient(i, work.length), along = i - line * work.length;
+    const i64 outer = tile::quotient(i, inner), rest = i - outer * inner;
+    const i64 line = work.lines_lie_close ? rest : outer, along = work.lines_lie_close ? outer : rest;
     i64 at[3];
     work.nest.locate(line, 1, at);
     const i64 place = work.places.at(at[1] + along * work.index_step);
@@ -130,6 +133,13 @@ auto sum_in_any_order(const ScatterArgs& args) -> void (*)(ScatterWork) {
   }
 }
 
+/// Whether the source's neighbours in memory are of neighbouring lines, as where rows are added to rows.
+bool have_close_lines(const ScatterArgs& args) {
+  for (int d = args.rank; d-- > 0;)
+    if (args.lengths[d] > 1) return args.source.strides[d] > 0 && args.source.strides[d] < args.source_step;
+  return false;
+}
+
 template <class Combine>
 void scatter_by(const ScatterArgs& args, Executor& executor) {
   const ScatterWork work{make_nest<3>(args.rank, args.lengths, {&args.out, &args.index, &args.source}),
@@ -139,7 +149,8 @@ void scatter_by(const ScatterArgs& args, Executor& executor) {
                          args.length,
                          args.out_step,
                          args.index_step,
-                         args.source_step};
+                         args.source_step,
+                         have_close_lines(args)};
   if (const auto add = sum_in_any_order(args))
     return launch("scatter", add, grid_for(work.nest.total * work.length, 256, executor), 256, 0, executor, work);
   const bool is_long = args.length >= 32 && work.nest.total < 2048 * i64{executor.multiprocessors};
