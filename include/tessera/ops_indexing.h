@@ -42,6 +42,8 @@ Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor
 
 /// Values and where they were (i64). On GPUs the time of lines of more than some thousands grows with their square.
 std::pair<Tensor, Tensor> sort(const Tensor& x, int64_t dim = -1, bool descending = false);
+/// The values of sort(), ascending, in less time: places are sought for a gradient alone.
+Tensor sort_values(const Tensor& x, int64_t dim = -1);
 /// The second of sort().
 Tensor argsort(const Tensor& x, int64_t dim = -1, bool descending = false);
 /// The k-th smallest element along `dim`, k from 1, and its index.

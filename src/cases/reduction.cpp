@@ -115,6 +115,12 @@ std::vector<OpCase> reduction_cases() {
   all.push_back({.op = "cumsum", .label = "number", .attrs = DimAttrs{0}, .inputs = uniform({}), .gradients = 1});
   all.push_back(
       {.op = "topk", .label = "all of them", .attrs = TopkAttrs{0, 5}, .inputs = uniform({5}), .dtypes = {Float64}});
+  for (int64_t dim : {0, 1, -1})
+    all.push_back({.op = "sort_values",
+                   .label = "dim " + std::to_string(dim),
+                   .attrs = DimAttrs{dim},
+                   .inputs = uniform({7, 130, 5}),
+                   .gradients = 1});
   add_sorts(all);
   for (int64_t dim : {0, 1})
     all.push_back({.op = "sum",

@@ -12,6 +12,7 @@
 #include "tessera/autograd.h"
 #include "tessera/custom_op.h"
 #include "tessera/ops.h"
+#include "tile/numbers.h"
 
 namespace tessera {
 namespace {
@@ -36,15 +37,18 @@ Tensor host_transform(const Tensor& x, const FourierMap& t) {
 // Which side is real: of its rows two neighbours are one complex number of half the length.
 enum class RealSide : int { None, In, Out };
 
+constexpr int most_passes = 12;  // of 2048 points
+
 // What the kernel is told.
 struct CardTransform {
   int64_t rows;
   int length, in, parts, out, out_parts;
   int inverse, doubles_in, doubles_out;
   RealSide real;
-  int points;      // of a row in the passes
-  int block_rows;  // of a block
-  int passes, radix[16];
+  int points, stretch;  // of a row in the passes; of the table's roots for them
+  int block_rows;       // of a block
+  int passes, radix[most_passes];
+  tile::Inverse by_points, by_items, by_apart[most_passes], by_span[most_passes];  // items: results found at once
   double scale;
 };
 
@@ -55,41 +59,33 @@ CardKernel fourier_kernel("fourier_rows", R"(
 #include <tessera/tile/kernels/fourier.h>
 using Point = fourier::Complex<T>;
 enum class RealSide : int { None, In, Out };
+constexpr int most_passes = 12;
 struct Work {
   i64 rows;
   int length, in, parts, out, out_parts;
   int inverse, doubles_in, doubles_out;
   RealSide real;
-  int points;
+  int points, stretch;
   int block_rows;
-  int passes, radix[16];
+  int passes, radix[most_passes];
+  Inverse by_points, by_items, by_apart[most_passes], by_span[most_passes];
   double scale;
 };
 constexpr int room = sizeof(T) == 8 ? 1024 : 2048;
-
-// Quotients of numbers below 2^11 by one of up to 2^11.
-struct Divisor {
-  u32 factor;
-  TESSERA_DEVICE explicit Divisor(int by) : factor(((1u << 22) + static_cast<u32>(by) - 1) / static_cast<u32>(by)) {}
-  TESSERA_DEVICE int operator()(int i) const { return static_cast<int>(u64{static_cast<u32>(i)} * factor >> 22); }
-};
 
 TESSERA_DEVICE Point conjugate(Point a) { return {a.re, -a.im}; }
 
 // Of transforms of `span` elements each, of which `R` become one.
 template <int R>
-TESSERA_DEVICE void pass(const Point* from, Point* to, const Point* roots, int points, int rows, int span, int stretch) {
-  const int apart = points / R, step = apart / span * stretch;
-  const Divisor by_apart(apart), by_span(span);
+TESSERA_DEVICE void pass(const Point* from, Point* to, const Point* roots, const Work& w, int rows, int number, int span) {
+  const int apart = w.points / R, step = w.by_span[number](apart) * w.stretch;
   for (int i = thread_in_block(); i < rows * apart; i += 256) {
-    const int row = by_apart(i), at = i - row * apart, k = at - by_span(at) * span;
+    const int row = w.by_apart[number](i), at = i - row * apart, k = at - w.by_span[number](at) * span;
     Point a[R];
-    unroll<R>([&](auto r) {
-      a[r] = from[row * points + at + r * apart];
-      if constexpr (r > 0) a[r] = fourier::times(a[r], roots[r * k * step]);
-    });
+    unroll<R>([&](auto r) { a[r] = from[row * w.points + at + r * apart]; });
+    if (k > 0) unroll<R - 1>([&](auto r) { a[r + 1] = fourier::times(a[r + 1], roots[(r + 1) * k * step]); });
     fourier::butterfly(a);
-    unroll<R>([&](auto r) { to[row * points + (at - k) * R + k + r * span] = a[r]; });
+    unroll<R>([&](auto r) { to[row * w.points + (at - k) * R + k + r * span] = a[r]; });
   }
 }
 
@@ -116,57 +112,65 @@ TESSERA_DEVICE Point loaded(const T* x, const Work& w, const Point* roots, i64 r
   return w.inverse ? Point{v.im, v.re} : v;
 }
 
-// The k-th of a row's results.
-TESSERA_DEVICE Point result(const Point* row, const Work& w, const Point* roots, int k) {
-  if (w.real == RealSide::None) return w.inverse ? Point{row[k].im, row[k].re} : row[k];
-  const int half = w.points, near = k <= half ? k : w.length - k;
-  const Point a = row[near < half ? near : 0], b = conjugate(row[near > 0 ? half - near : 0]);
-  const Point v = (a + b + fourier::times((a - b).turned(), roots[near])) * T(0.5);
-  return (k > half) != (w.inverse != 0) ? conjugate(v) : v;
+struct Results {
+  T* y;
+  const Work& w;
+  TESSERA_DEVICE void operator()(i64 row, int k, Point v) const {
+    if (k >= w.out) return;
+    const T scale = T(w.doubles_out && k > 0 && 2 * k < w.length ? 2 * w.scale : w.scale);
+    T* const to = y + (row * w.out + k) * w.out_parts;
+    to[0] = v.re * scale;
+    if (w.out_parts == 2) to[1] = v.im * scale;
+  }
+};
+
+// The k-th of a real row's results, that as far from the middle, and their mirror images.
+TESSERA_DEVICE void store_mirrored(const Results& results, const Point* held, const Point* roots, i64 row, int k) {
+  const int half = results.w.points;
+  const Point a = held[k], b = conjugate(held[k > 0 ? half - k : 0]);
+  const Point even = (a + b) * T(0.5), odd = fourier::times((a - b).turned(), roots[k]) * T(0.5);
+  const bool turns = results.w.inverse != 0;
+  const Point low = turns ? conjugate(even + odd) : even + odd, high = turns ? even - odd : conjugate(even - odd);
+  results(row, k, low);
+  if (2 * k < half) results(row, half - k, high);
+  if (results.w.out <= half + 1) return;
+  if (k > 0) results(row, results.w.length - k, conjugate(low));
+  if (k > 0 && 2 * k < half) results(row, half + k, conjugate(high));
 }
 
 extern "C" TESSERA_KERNEL(256) void fourier_rows(const T* x, T* y, const Point* roots, const Work w) {
   TESSERA_SHARED Point held[2][room];
   const i64 first = block_in_grid() * w.block_rows;
   const int rows = static_cast<int>(min(i64(w.block_rows), w.rows - first));
-  const Divisor by_points(w.points);
   for (int i = thread_in_block(); i < rows * w.points; i += 256) {
-    const int row = by_points(i);
+    const int row = w.by_points(i);
     held[0][i] = loaded(x, w, roots, first + row, i - row * w.points);
   }
   sync_block();
   int now = 0, span = 1;
-  const int stretch = w.real == RealSide::None ? 1 : 2;
   for (int p = 0; p < w.passes; ++p) {
     const int radix = w.radix[p];
-    if (radix == 2) pass<2>(held[now], held[1 - now], roots, w.points, rows, span, stretch);
-    else if (radix == 3) pass<3>(held[now], held[1 - now], roots, w.points, rows, span, stretch);
-    else if (radix == 4) pass<4>(held[now], held[1 - now], roots, w.points, rows, span, stretch);
-    else pass<5>(held[now], held[1 - now], roots, w.points, rows, span, stretch);
+    if (radix == 2) pass<2>(held[now], held[1 - now], roots, w, rows, p, span);
+    else if (radix == 3) pass<3>(held[now], held[1 - now], roots, w, rows, p, span);
+    else if (radix == 4) pass<4>(held[now], held[1 - now], roots, w, rows, p, span);
+    else pass<5>(held[now], held[1 - now], roots, w, rows, p, span);
     span *= radix;
     now = 1 - now;
     sync_block();
   }
-  const auto scaled = [&](T v, int k) {
-    return v * T(w.doubles_out && k > 0 && 2 * k < w.length ? 2 * w.scale : w.scale);
-  };
-  if (w.real == RealSide::Out) {
-    for (int i = thread_in_block(); i < rows * w.points; i += 256) {
-      const int row = by_points(i), k = 2 * (i - row * w.points);
-      T* const to = y + (first + row) * w.out + k;
-      if (k < w.out) to[0] = scaled(held[now][i].re, k);
-      if (k + 1 < w.out) to[1] = scaled(held[now][i].im, k + 1);
+  const Results results{y, w};
+  const int items = w.real == RealSide::In ? w.points / 2 + 1 : w.real == RealSide::Out ? w.points : w.out;
+  for (int i = thread_in_block(); i < rows * items; i += 256) {
+    const int row = w.by_items(i), k = i - row * items;
+    const Point* const of_row = held[now] + row * w.points;
+    if (w.real == RealSide::In) {
+      store_mirrored(results, of_row, roots, first + row, k);
+    } else if (w.real == RealSide::Out) {
+      results(first + row, 2 * k, of_row[k]);
+      results(first + row, 2 * k + 1, {of_row[k].im, T(0)});
+    } else {
+      results(first + row, k, w.inverse ? Point{of_row[k].im, of_row[k].re} : of_row[k]);
     }
-    return;
-  }
-  const u32 out = static_cast<u32>(w.out);
-  for (u32 i = static_cast<u32>(thread_in_block()); i < static_cast<u32>(rows) * out; i += 256) {
-    const u32 row = i / out;
-    const int k = static_cast<int>(i - row * out);
-    const Point v = result(held[now] + row * w.points, w, roots, k);
-    T* const to = y + ((first + row) * w.out + k) * w.out_parts;
-    to[0] = scaled(v.re, k);
-    if (w.out_parts == 2) to[1] = scaled(v.im, k);
   }
 }
 )");
@@ -184,13 +188,20 @@ std::optional<CardTransform> card_transform_of(int64_t rows, const FourierMap& t
   w.in = static_cast<int>(t.in), w.parts = static_cast<int>(t.parts);
   w.out = static_cast<int>(t.out), w.out_parts = static_cast<int>(t.out_parts);
   w.inverse = t.inverse, w.doubles_in = t.doubles_in, w.doubles_out = t.doubles_out;
-  w.real = real, w.points = static_cast<int>(points);
+  w.real = real, w.points = static_cast<int>(points), w.stretch = real == RealSide::None ? 1 : 2;
   w.block_rows = static_cast<int>(std::max<int64_t>(1, room / 2 / points));
   w.scale = t.scale;
-  int left = w.points;
+  int left = w.points, span = 1;
   for (const int radix : {4, 2, 3, 5})
-    for (; left % radix == 0; left /= radix) w.radix[w.passes++] = radix;
-  return left == 1 ? std::optional(w) : std::nullopt;
+    for (; left % radix == 0; left /= radix, span *= radix) {
+      w.by_apart[w.passes] = tile::Inverse::of(points / radix);
+      w.by_span[w.passes] = tile::Inverse::of(span);
+      w.radix[w.passes++] = radix;
+    }
+  if (left != 1) return {};
+  w.by_points = tile::Inverse::of(points);
+  w.by_items = tile::Inverse::of(real == RealSide::In ? points / 2 + 1 : real == RealSide::Out ? points : t.out);
+  return w;
 }
 
 // e^(-2 pi i k / length) for each k, [length, 2]: of few lengths they are kept, on their devices.

@@ -92,6 +92,11 @@ Metas infer_topk(std::span<const TensorMeta> in, const Attrs& attrs) {
   shape[dim] = a.k;
   return {{shape, in[0].dtype, in[0].device}, {shape, Int64, in[0].device}};
 }
+Metas infer_sort_values(std::span<const TensorMeta> in, const Attrs& attrs) {
+  require_inputs("sort_values", in);
+  normalize_dim("sort_values", attrs.as<DimAttrs>().dim, in[0].shape);
+  return {{in[0].shape, in[0].dtype, in[0].device}};
+}
 
 // ---- references
 
@@ -179,6 +184,10 @@ Tensors topk_reference(std::span<const Tensor> in, const Attrs& attrs) {
   });
   return {values, indices};
 }
+Tensors sort_values_reference(std::span<const Tensor> in, const Attrs& attrs) {
+  const int64_t dim = normalize_dim("", attrs.as<DimAttrs>().dim, in[0].shape());
+  return {topk_reference(in, TopkAttrs{dim, in[0].size(dim), false})[0]};
+}
 
 // ---- gradients
 
@@ -259,6 +268,13 @@ Tensors topk_vjp(const Saved& s, const Tensors& grads) {
   return {scatter(zeros_like(s.metas[0]), s.attrs.as<TopkAttrs>().dim, s.outputs[1], grads[0])};
 }
 
+// Places are sought where a gradient asks for them.
+Tensors sort_values_vjp(const Saved& s, const Tensors& grads) {
+  const Tensor& x = s.inputs[0];
+  const int64_t dim = normalize_dim("", s.attrs.as<DimAttrs>().dim, x.shape());
+  return {scatter(zeros_like(x), dim, topk(x, x.size(dim), dim, false).second, grads[0])};
+}
+
 // ---- the ops
 
 using Vjp = Tensors (*)(const Saved&, const Tensors&);
@@ -324,13 +340,21 @@ const Op topk_op = {.name = "topk",
                     .vjp = topk_vjp,
                     .reference = topk_reference,
                     .saves = {.outputs = 2, .metas = 1}};
+const Op sort_values_op = {.name = "sort_values",
+                           .inputs = "x",
+                           .outputs = "y",
+                           .attrs = attrs_of<DimAttrs>,
+                           .infer = infer_sort_values,
+                           .vjp = sort_values_vjp,
+                           .reference = sort_values_reference,
+                           .saves = kInput};
 
 }  // namespace
 
 std::span<const Op* const> reduction_ops() {
-  static constexpr const Op* ops[] = {&sum_op,    &sum_wide_op, &mean_op,   &prod_op,      &amax_op, &amin_op,
-                                      &var_op,    &std_op,      &norm_op,   &logsumexp_op, &any_op,  &all_op,
-                                      &argmax_op, &argmin_op,   &cumsum_op, &topk_op};
+  static constexpr const Op* ops[] = {&sum_op,    &sum_wide_op, &mean_op,   &prod_op,      &amax_op,       &amin_op,
+                                      &var_op,    &std_op,      &norm_op,   &logsumexp_op, &any_op,        &all_op,
+                                      &argmax_op, &argmin_op,   &cumsum_op, &topk_op,      &sort_values_op};
   return ops;
 }
 
@@ -377,6 +401,8 @@ std::pair<Tensor, Tensor> topk(const Tensor& x, int64_t k, int64_t dim, bool lar
   Tensors out = dispatch(topk_op, {x}, TopkAttrs{dim, k, largest});
   return {out[0], out[1]};
 }
+
+Tensor sort_values(const Tensor& x, int64_t dim) { return dispatch_one(sort_values_op, {x}, DimAttrs{dim}); }
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {
   if (x.shape() == shape) return x;

@@ -107,6 +107,27 @@ std::optional<Unique> card_counted(const Tensor& x, bool numbered) {
   return Unique{values, index_select(rank, 0, sub(cast(x, Int64), least)), index_select(counts, 0, there)};
 }
 
+CardKernel begins_kernel("find_begins", R"(
+extern "C" TESSERA_KERNEL(256) void find_begins(const T* x, u8* begins, i64 total) {
+  for (i64 i = block_in_grid() * 256 + thread_in_block(); i < total; i += i64{blocks_in_grid()} * 256)
+    begins[i] = i == 0 || convert_element<compute_t<T>>(x[i]) != convert_element<compute_t<T>>(x[i - 1]);
+}
+)");
+
+// Where runs of equal ones begin.
+Tensor run_begins(const Tensor& sorted) {
+  const int64_t n = sorted.numel();
+  if (on_card(sorted)) {
+    const Tensor begins = empty({n}, Bool, sorted.device());
+    const int64_t most_blocks = 16 * gpu::state(sorted.device()).properties.multiprocessors;
+    const void* const from = sorted.data_ptr();
+    begins_kernel.launch(sorted, std::min((n + 255) / 256, most_blocks), from, begins.data_ptr(), n);
+    return begins;
+  }
+  const Tensor first = ones({1}, Bool, sorted.device());
+  return n == 1 ? first : concat({first, ne(slice(sorted, 0, 1, n), slice(sorted, 0, 0, n - 1))}, 0);
+}
+
 }  // namespace
 
 Unique unique(const Tensor& x, bool numbered) {
@@ -125,12 +146,12 @@ Unique unique(const Tensor& x, bool numbered) {
       return host_counted(dense, low, range, numbered);
     }
   }
+  if (!numbered) {
+    const Tensor sorted = sort_values(flat, 0);
+    return {masked_select(sorted, run_begins(sorted)), {}, {}};
+  }
   const auto [sorted, order] = topk(flat, n, 0, false);
-  // Where runs of equal ones begin.
-  const Tensor first = ones({1}, Bool, x.device());
-  const Tensor begins = n == 1 ? first : concat({first, ne(slice(sorted, 0, 1, n), slice(sorted, 0, 0, n - 1))}, 0);
-  const Tensor starts = flatten(nonzero(begins));
-  if (!numbered) return {index_select(sorted, 0, starts), {}, {}};
+  const Tensor begins = run_begins(sorted), starts = flatten(nonzero(begins));
   const Tensor run = add(cumsum(cast(begins, Int64), 0), -1);
   const Dim count = starts.shape()[0];
   const Tensor ends = concat({slice(starts, 0, 1, count), full({1}, static_cast<double>(n), Int64, x.device())}, 0);

@@ -52,7 +52,7 @@ struct CumsumArgs {
 };
 
 /// The k largest (or smallest) elements along `dim` in order, with their indices (i64); NaN counts as largest, and of
-/// equals the first comes first.
+/// equals the first comes first. Indices without memory: all values, the smallest first, are all that is wanted.
 struct TopkArgs {
   int rank;
   int dim;

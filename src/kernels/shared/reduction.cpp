@@ -49,26 +49,35 @@ void cumsum(const Call& call, Plan& plan) {
   plan.launch("cumsum", reduce_table().cumsum, args);
 }
 
-void topk(const Call& call, Plan& plan) {
-  const auto& attrs = call.attrs.as<TopkAttrs>();
+// Of places there may be none, where values alone are wanted.
+void select(const Call& call, Plan& plan, int64_t dim, int64_t k, bool largest, const Operand* places) {
   const Operand& in = call.in[0];
   TopkArgs args{};
   args.rank = checked_rank(call, in);
-  args.dim = static_cast<int>(attrs.dim < 0 ? attrs.dim + in.dim() : attrs.dim);
+  args.dim = static_cast<int>(dim < 0 ? dim + in.dim() : dim);
   set_lengths(args.lengths, in);
-  args.k = attrs.k;
-  args.largest = attrs.largest;
+  args.k = k;
+  args.largest = largest;
   args.in = operand(in, args.rank);
   args.values = operand(call.out[0], args.rank);
-  args.indices = operand(call.out[1], args.rank);
+  if (places) args.indices = operand(*places, args.rank);
   args.workspace = plan.take(reduce_table().topk_workspace(args));
   plan.launch("topk", reduce_table().topk, args);
+}
+void topk(const Call& call, Plan& plan) {
+  const auto& attrs = call.attrs.as<TopkAttrs>();
+  select(call, plan, attrs.dim, attrs.k, attrs.largest, &call.out[1]);
+}
+void sort_values(const Call& call, Plan& plan) {
+  const int64_t dim = call.attrs.as<DimAttrs>().dim;
+  select(call, plan, dim, call.in[0].size(dim < 0 ? dim + call.in[0].dim() : dim), false, nullptr);
 }
 
 template <ReduceOp op>
 constexpr Kernel reduce_kernel[] = {staged_kernel<reduce<op>>("reduce")};
 constexpr Kernel cumsum_kernel[] = {{.name = "scan", .plan = cumsum}};
 constexpr Kernel topk_kernel[] = {{.name = "select", .plan = topk}};
+constexpr Kernel sort_values_kernel[] = {{.name = "select", .plan = sort_values}};
 
 }  // namespace
 
@@ -90,6 +99,7 @@ std::span<const KernelTableEntry> reduction_kernels() {
       {"cumsum", cumsum_kernel},
       {"logsumexp", reduce_kernel<ReduceOp::logsumexp>},
       {"topk", topk_kernel},
+      {"sort_values", sort_values_kernel},
   };
   return entries;
 }

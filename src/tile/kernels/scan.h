@@ -11,8 +11,8 @@ struct LinePlan {
   i64 length;                 // of the input's lines
   i64 strides[max_operands];  // bytes along the dimension
   void* data[max_operands];
-  ConvertFn load, store;  // input to compute type T, T to the first output
-  ConvertFn store_index;  // i64 to the second output
+  ConvertFn load, store;            // input to compute type T, T to the first output
+  ConvertFn store_index = nullptr;  // i64 to the second output, where there is one
 };
 
 namespace detail {
@@ -147,7 +147,7 @@ inline void run_sort(const LinePlan& plan, i64 k, bool largest, const ExecutorRe
     const Item* sorted =
         largest ? sort_runs<true>(items, spare, plan.length) : sort_runs<false>(items, spare, plan.length);
     plan.store(at[1], plan.strides[1], &sorted->value, sizeof(Item), k);
-    plan.store_index(at[2], plan.strides[2], &sorted->index, sizeof(Item), k);
+    if (plan.store_index) plan.store_index(at[2], plan.strides[2], &sorted->index, sizeof(Item), k);
   });
 }
 }  // namespace detail

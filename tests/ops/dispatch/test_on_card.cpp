@@ -127,6 +127,28 @@ TEST_F(OnCardTest, FourierTransformsAsTheCpu) {
           }
 }
 
+// Lines sorted at once and by bytes; numbers that are no usual ones come back as they were.
+TEST_F(OnCardTest, SortsValuesAsTheCpu) {
+  Generator g(7);
+  for (const DType dtype : {Float32, Float64, Float16, BFloat16, Int32, Int64, UInt8})
+    for (const int64_t size : {1, 130, 4096, 4097, 70001}) {
+      const std::string what = std::string(tessera::name(dtype)) + " " + std::to_string(size);
+      Tensor x = cast(randn({3, size}, g, Float64) * (dtype == UInt8 ? 0.0 : 50.0), dtype);
+      if (dtype == UInt8) x = cast(randint(0, 256, {3, size}, g), UInt8);
+      if (is_floating(dtype) && size > 4)
+        x = concat({x, expand(cast(tensor<double>({NAN, -INFINITY, -0.0, 0.0, INFINITY}, {1, 5}), dtype), {3, 5})}, 1);
+      const auto got = cast(sort_values(x.to(card()), 1), Float64).to_vector<double>();
+      const auto want = cast(sort(x, 1).first, Float64).to_vector<double>();
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t i = 0; i < got.size(); ++i)
+        ASSERT_TRUE(got[i] == want[i] || (got[i] != got[i] && want[i] != want[i])) << what << " at " << i;
+      const auto ends = cast(unique(x.to(card()), false).values, Float64).to_vector<double>();
+      EXPECT_EQ(ends.size(), cast(unique(x).values, Float64).to_vector<double>().size()) << what;
+    }
+  const Tensor zeros_of_both = tensor<float>({0.0f, -0.0f, 1.0f, -0.0f}, {4}).to(card());
+  EXPECT_TRUE(std::signbit(sort_values(zeros_of_both).to_vector<float>()[0]));
+}
+
 // Sizes at which lines and tiles end: of counts, places and running sums.
 TEST_F(OnCardTest, CountsAndPlacesAsTheCpu) {
   Generator g(3);
@@ -138,7 +160,8 @@ TEST_F(OnCardTest, CountsAndPlacesAsTheCpu) {
     expect_near(got.inverse, want.inverse, 0, "inverse");
     expect_near(got.counts, want.counts, 0, "counts");
     expect_near(unique(there, false).values, want.values, 0, "values alone");
-    expect_near(unique(neg(there).to(Int32), false).values, unique(neg(ints), false).values, 0, "negative values");
+    expect_near(unique(neg(there).to(Int32), false).values, unique(neg(ints).to(Int32), false).values, 0,
+                "negative values");
     const Tensor far = add(ints, tensor<int64_t>({int64_t(1) << 60}, {1}));
     EXPECT_EQ(unique(far.to(card())).values.to_vector<int64_t>(), unique(far).values.to_vector<int64_t>());
     const Tensor wide = mul(ints, tensor<int64_t>({1 << 20}, {1}));  // sorted, not counted

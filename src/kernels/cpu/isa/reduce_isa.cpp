@@ -137,11 +137,12 @@ void cumsum(const CumsumArgs& args, Executor& executor) {
 
 void topk(const TopkArgs& args, Executor& executor) {
   const TensorArg* tensors[] = {&args.in, &args.values, &args.indices};
-  LinePlan plan = line_plan(args.rank, args.dim, args.lengths, tensors, 3);
+  const bool has_places = args.indices.data != nullptr;
+  LinePlan plan = line_plan(args.rank, args.dim, args.lengths, tensors, has_places ? 3 : 2);
   const Scalar wide = wide_type(args.in.type);
   plan.load = order_preserving(wide, args.in.type);
   plan.store = order_preserving(args.values.type, wide);
-  plan.store_index = converter(args.indices.type, Scalar::i64);
+  if (has_places) plan.store_index = converter(args.indices.type, Scalar::i64);
   if (wide == Scalar::f64) run_topk<double>(plan, args.k, args.largest, ExecutorRef(executor));
   else run_topk<i64>(plan, args.k, args.largest, ExecutorRef(executor));
 }

@@ -1,5 +1,5 @@
 // Loop nests over operands with strides: dims that lie together in every operand are merged, so that most nests have
-// one or two; threads find their element by division.
+// one or two; threads find their element by division, which is a product where there are fewer than 2^30.
 #pragma once
 #include "kernels/gpu/device/runtime/gpu.h"
 #include "tile/arch/gpu/pack.h"
@@ -9,9 +9,11 @@ namespace tessera::gpu_kernels {
 template <int Operands>
 struct Nest {
   static constexpr int operands = Operands;
+  static constexpr i64 most = i64{1} << 30;
   i64 total = 1;
   int rank = 0;
   i64 lengths[max_rank];
+  tile::Inverse inverses[max_rank];
   i64 strides[Operands][max_rank];
 
   /// Adds a dim inside those that are there; dims of one element vanish, neighbours merge.
@@ -22,6 +24,7 @@ struct Nest {
     for (int k = 0; k < Operands && merges; ++k) merges = strides[k][rank - 1] == step[k] * length;
     if (!merges) ++rank;
     lengths[rank - 1] = merges ? lengths[rank - 1] * length : length;
+    if (0 < lengths[rank - 1] && lengths[rank - 1] < most) inverses[rank - 1] = tile::Inverse::of(lengths[rank - 1]);
     for (int k = 0; k < Operands; ++k) strides[k][rank - 1] = step[k];
   }
 
@@ -71,7 +74,11 @@ struct Nest {
 #endif
       const i64 length = d == rank - 1 ? tile::ceil_div<i64>(lengths[d], width) : lengths[d];
       i64 at = index;  // all that is left in the outermost dim
-      if (d > 0 && index <= 0xffffffffll && length <= 0xffffffffll) {
+      if (d > 0 && total < most && (width == 1 || d < rank - 1)) {
+        const int number = static_cast<int>(index), quotient = inverses[d](number);
+        at = number - quotient * static_cast<int>(length);
+        index = quotient;
+      } else if (d > 0 && index <= 0xffffffffll && length <= 0xffffffffll) {
         const u32 quotient = static_cast<u32>(index) / static_cast<u32>(length);
         at = static_cast<u32>(index) - quotient * static_cast<u32>(length);
         index = quotient;

@@ -62,6 +62,35 @@ void long_rows_kernel(i64 total, i64 count, const tile::SparseRows<C> rows, cons
   }
 }
 
+/// Neighbouring rows of a sparse matrix of at most two entries each, as those of linear interpolation.
+template <class C>
+struct RowsOfTwo {
+  int place[line_results][2];  // negative where there is none
+  C weight[line_results][2];
+  bool fits = true;
+
+  TESSERA_DEVICE RowsOfTwo(const tile::SparseRows<C>& rows, i64 first) {
+    tile::unroll<line_results>([&](auto r) {
+      const int begin = tile::max(rows.begins[first + r], 0);
+      const i64 end = tile::min<i64>(rows.begins[first + r + 1], rows.entries);
+      fits = fits && end - begin <= 2;
+      tile::unroll<2>([&](auto e) {
+        place[r][e] = begin + e < end ? rows.places[begin + e] : -1;
+        if (place[r][e] >= rows.length) place[r][e] = -1;
+        weight[r][e] = place[r][e] >= 0 ? rows.weights[begin + e] : C(0);
+      });
+    });
+  }
+  template <class T>
+  TESSERA_DEVICE C product(int r, const T* x) const {
+    C sum(0);
+    tile::unroll<2>([&](auto e) {
+      if (place[r][e] >= 0) sum = tile::fma(weight[r][e], tile::convert_element<C>(x[place[r][e]]), sum);
+    });
+    return sum;
+  }
+};
+
 template <class T, class C, bool Selects>
 TESSERA_KERNEL(line_threads)
 void sparse_planes_kernel(i64 total, const tile::SparseRows<C> rows, i64 down, const tile::SparseRows<C> columns,
@@ -70,6 +99,21 @@ void sparse_planes_kernel(i64 total, const tile::SparseRows<C> rows, i64 down, c
     const i64 row = tile::quotient(n, across), left = tile::min<i64>(total - n, line_results);
     i64 k = n - row * across, o = tile::quotient(row, down), i = row - o * down;
     Pack<T, line_results> results{};
+    if constexpr (!Selects) {
+      if (left == line_results && k + line_results <= across) {
+        if (const RowsOfTwo<C> near(columns, k); near.fits) {
+          const T* const plane = x + o * rows.length * columns.length;
+          C sum[line_results] = {};
+          rows.each(i, [&](i64 line, C weight) {
+            const T* const from = plane + line * columns.length;
+            tile::unroll<line_results>([&](auto r) { sum[r] = tile::fma(weight, near.product(r, from), sum[r]); });
+          });
+          tile::unroll<line_results>([&](auto r) { results.lane[r] = tile::convert_element<T>(sum[r]); });
+          store_unit(out + n, results, whole, left);
+          continue;
+        }
+      }
+    }
     tile::unroll<line_results>([&](auto r) {
       if (r >= left) return;
       const T* const plane = x + o * rows.length * columns.length;

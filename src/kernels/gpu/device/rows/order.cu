@@ -252,15 +252,19 @@ static_assert(digits == tile_threads);  // each thread has a digit
 
 /// The exclusive sum over this block's threads.
 TESSERA_DEVICE u32 sum_before(u32 value) {
-  TESSERA_SHARED u32 sums[tile_threads];
-  const int thread = tile::thread_in_block();
-  u32 sum = value;
-  for (int step = 1; step < tile_threads; step *= 2) {
-    sums[thread] = sum;
-    tile::sync_block();
-    if (thread >= step) sum += sums[thread - step];
-    tile::sync_block();
+  TESSERA_SHARED u32 of_team[tile_teams];
+  const int lane = tile::thread_in_block() % team_lanes, team = tile::thread_in_block() / team_lanes;
+  u32 sum = value, all = value;
+#pragma unroll
+  for (int mask = 1; mask < team_lanes; mask *= 2) {
+    const u32 other = from_lane(all, mask);
+    if (lane & mask) sum += other;
+    all += other;
   }
+  if (lane == 0) of_team[team] = all;
+  tile::sync_block();
+  for (int t = 0; t < team; ++t) sum += of_team[t];
+  tile::sync_block();
   return sum - value;
 }
 
@@ -275,6 +279,16 @@ void make_keys(const OrderedLines lines, bool largest, Key* keys) {
     keys[line * lines.length + i] = key_at<Key>(lines, at[0] + i * lines.step[0], largest);
 }
 
+template <class Key>
+TESSERA_KERNEL(256)
+void store_keys(const OrderedLines lines, i64 k, const Key* keys) {
+  const i64 n = first_index(), line = n / k, place = n - line * k;
+  if (line >= lines.starts.total) return;
+  i64 at[3];
+  lines.starts.locate(line, 1, at);
+  store_value(lines, at[1] + place * lines.step[1], keys[line * lines.length + place]);
+}
+
 TESSERA_KERNEL(256)
 void store_results(const OrderedLines lines, i64 k, const u32* indices) {
   const i64 n = first_index(), line = n / k, place = n - line * k;
@@ -284,7 +298,7 @@ void store_results(const OrderedLines lines, i64 k, const u32* indices) {
   store_ordered(lines, at, place, indices[line * lines.length + place]);
 }
 
-/// One byte's pass. Without indices items are as they were at first.
+/// One byte's pass. Without indices items are as they were at first; without those out keys alone are sorted.
 template <class Key>
 struct Pass {
   i64 length, tiles;  // of a line
@@ -336,6 +350,23 @@ void sum_counts(u32* counts, u32* totals, i64 rows, i64 tiles) {
     carry += all;
   }
   if (lane == 0) totals[row] = carry;
+}
+
+/// The same of a line of many tiles: a block for each digit.
+TESSERA_KERNEL(256)
+void sum_many_counts(u32* counts, u32* totals, i64 tiles) {
+  u32* const of_row = counts + tile::block_in_grid() * tiles;
+  const i64 each = tile::ceil_div<i64>(tiles, tile_threads), begin = tile::thread_in_block() * each,
+            end = tile::min(begin + each, tiles);
+  u32 sum = 0;
+  for (i64 i = begin; i < end; ++i) sum += of_row[i];
+  u32 before = sum_before(sum);
+  for (i64 i = begin; i < end; ++i) {
+    const u32 count = of_row[i];
+    of_row[i] = before;
+    before += count;
+  }
+  if (tile::thread_in_block() == tile_threads - 1) totals[tile::block_in_grid()] = before;
 }
 
 /// Brings a tile's items to their places: behind those of smaller digits, of tiles, warps and lanes before. They are
@@ -403,6 +434,7 @@ void place_items(const Pass<Key> pass) {
     to[j] = static_cast<u32>(i) + shifts[pass.digit(key)];
     pass.keys_out[line * length + to[j]] = key;
   });
+  if (!pass.indices_out) return;
   tile::sync_block();
   u32* const indices = reinterpret_cast<u32*>(room);
   tile::unroll<thread_items>([&](auto j) {
@@ -435,13 +467,15 @@ struct Rooms {
   u32 *indices[2], *counts, *totals;
   i64 bytes = 0;
 
-  Rooms(void* memory, i64 items, i64 lines, i64 tiles) {
+  Rooms(void* memory, i64 items, i64 lines, i64 tiles, bool has_indices) {
     const auto take = [&](auto*& room, i64 n) {
       room = memory ? reinterpret_cast<decltype(room + 0)>(static_cast<char*>(memory) + bytes) : nullptr;
       bytes += tile::ceil_div<i64>(n * static_cast<i64>(sizeof(*room)), 64) * 64;
     };
     for (auto& room : keys) take(room, items);
-    for (auto& room : indices) take(room, items);
+    for (auto& room : indices)
+      if (has_indices) take(room, items);
+      else room = nullptr;
     take(counts, lines * digits * tiles);
     take(totals, lines * digits);
   }
@@ -449,7 +483,8 @@ struct Rooms {
 
 template <class Key>
 Rooms<Key> rooms_of(const OrderedLines& lines, void* memory) {
-  return {memory, lines.starts.total * lines.length, lines.starts.total, tile::ceil_div<i64>(lines.length, tile_items)};
+  return {memory, lines.starts.total * lines.length, lines.starts.total, tile::ceil_div<i64>(lines.length, tile_items),
+          has_indices(lines)};
 }
 
 template <class Key>
@@ -464,11 +499,17 @@ void launch_passes(const OrderedLines& lines, i64 k, bool largest, void* workspa
                          rooms.keys[from],    indices,      rooms.keys[from ^ 1],
                          rooms.indices[from], rooms.counts, rooms.totals};
     launch("count_digits", count_digits<Key>, count * tiles, tile_threads, 0, executor, pass);
-    launch("sum_counts", sum_counts, tile::ceil_div<i64>(count * digits, tile_teams), tile_threads, 0, executor,
-           pass.counts, pass.totals, count * digits, tiles);
+    if (tiles > tile_threads)
+      launch("sum_counts", sum_many_counts, count * digits, tile_threads, 0, executor, pass.counts, pass.totals, tiles);
+    else
+      launch("sum_counts", sum_counts, tile::ceil_div<i64>(count * digits, tile_teams), tile_threads, 0, executor,
+             pass.counts, pass.totals, count * digits, tiles);
     launch("place_items", place_items<Key>, count * tiles, tile_threads, 0, executor, pass);
     indices = pass.indices_out;
   }
+  if (!has_indices(lines))
+    return launch("store_results", store_keys<Key>, tile::ceil_div<i64>(count * k, tile_threads), tile_threads, 0,
+                  executor, lines, k, static_cast<const Key*>(rooms.keys[from]));
   launch("store_results", store_results, tile::ceil_div<i64>(count * k, tile_threads), tile_threads, 0, executor, lines,
          k, indices);
 }
