@@ -26,5 +26,10 @@ inline Tensor zeros_like(const TensorType& t) { return zeros(t.shape, t.dtype, t
 inline Tensor zeros_like(const Tensor& x) { return zeros(x.shape(), x.dtype(), x.device()); }
 /// A 0-d tensor, for operators that take tensors only.
 inline Tensor number_like(const Tensor& x, double value) { return full({}, value, x.dtype(), x.device()); }
+/// Zeros that take no memory, for operators that begin with a copy.
+inline Tensor zeros_to_copy(const Shape& shape, DType dtype, Device device) {
+  return expand(zeros({}, dtype, device), shape);
+}
+inline Tensor zeros_to_copy(const TensorType& t) { return zeros_to_copy(t.shape, t.dtype, t.device); }
 
 }  // namespace tessera

@@ -1,5 +1,6 @@
 // Reading and adding at computed places. Kernels check every index: infer sees shapes only.
 #include <algorithm>
+#include <atomic>
 
 #include <fmt/format.h>
 
@@ -24,7 +25,7 @@ Metas infer_gather(std::span<const TensorMeta> in, const Attrs& attrs) {
   return {{in[1].shape, in[0].dtype, in[0].device}};
 }
 Tensors gather_vjp(const Saved& s, const Tensors& grads) {
-  return {scatter_add(zeros_like(s.metas[0]), s.attrs.as<DimAttrs>().dim, s.inputs[1], grads[0]), {}};
+  return {scatter_add(zeros_to_copy(s.metas[0]), s.attrs.as<DimAttrs>().dim, s.inputs[1], grads[0]), {}};
 }
 
 Tensors gather_reference(std::span<const Tensor> in, const Attrs& attrs) {
@@ -48,7 +49,7 @@ Tensors index_select_vjp(const Saved& s, const Tensors& grads) {
   int64_t dim = normalize_dim("index_select", s.attrs.as<DimAttrs>().dim, g.shape());
   Shape column(static_cast<size_t>(g.dim()), Dim(1));
   column[dim] = s.inputs[1].shape()[0];
-  return {scatter_add(zeros_like(s.metas[0]), dim, expand(reshape(s.inputs[1], column), g.shape()), g), {}};
+  return {scatter_add(zeros_to_copy(s.metas[0]), dim, expand(reshape(s.inputs[1], column), g.shape()), g), {}};
 }
 Tensors index_select_reference(std::span<const Tensor> in, const Attrs& attrs) {
   int64_t dim = normalize_dim("", attrs.as<DimAttrs>().dim, in[0].shape());
@@ -195,6 +196,18 @@ Tensor nonzero_count(std::span<const Tensor> in, const Attrs&) {
     count_kernel.launch(in[0], std::min((in[0].numel() + 1023) / 1024, most), from, count.data_ptr(), in[0].numel(),
                         columns, pitch);
     return count;
+  }
+  if (on_host(in[0]) && in[0].is_contiguous()) {
+    std::atomic<int64_t> found = 0;
+    with_element_type(in[0].dtype(), [&]<class T>(T*) {
+      each_part(in[0].numel(), 1, [&](int64_t begin, int64_t end) {
+        const T* const from = in[0].data<T>();
+        int32_t own = 0;  // of some thousand elements
+        for (int64_t i = begin; i < end; ++i) own += from[i] != T(0);
+        found += own;
+      });
+    });
+    return full({}, static_cast<double>(found.load()), Int64);
   }
   return sum(cast(ne(in[0], number_like(in[0], 0)), Int64));
 }

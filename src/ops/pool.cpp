@@ -10,6 +10,7 @@
 #include "core/util/allocation_limit.h"
 #include "ops/adaptive_mean.h"
 #include "ops/capture.h"
+#include "ops/gradient.h"
 #include "ops/on_host.h"
 #include "ops/op_table.h"
 #include "ops/planes.h"
@@ -316,7 +317,7 @@ std::pair<Tensor, Tensor> largest_and_places(const Tensor& given, const PoolAttr
   };
   const auto backward = [](const Tensors& in, const Tensors& out, const Tensors& grads) {
     const Shape& s = in[0].shape();
-    const Tensor planes = zeros({s[0], s[1], s[2] * s[3]}, in[0].dtype());
+    const Tensor planes = zeros_to_copy({s[0], s[1], s[2] * s[3]}, in[0].dtype(), in[0].device());
     return Tensors{reshape(scatter_add(planes, 2, flatten(out[1], 2), flatten(grads[0], 2)), s)};
   };
   const Tensors out = custom_function("max_pool_with_indices", {given}, forward, backward);
@@ -459,7 +460,7 @@ Tensor max_unpool(const Tensor& x, const Tensor& indices, const Dims& sizes) {
     shape.push_back(size);
   }
   const Shape flat{shape[0], shape[1], Shape(shape.begin() + 2, shape.end()).numel()};
-  return reshape(scatter_add(zeros(flat, x.dtype(), x.device()), 2, flatten(indices, 2), flatten(x, 2)), shape);
+  return reshape(scatter_add(zeros_to_copy(flat, x.dtype(), x.device()), 2, flatten(indices, 2), flatten(x, 2)), shape);
 }
 
 }  // namespace tessera

@@ -265,7 +265,7 @@ Tensors cumsum_vjp(const Saved& s, const Tensors& grads) {
 Tensors topk_vjp(const Saved& s, const Tensors& grads) {
   if (!grads[0].defined()) return Tensors(1);
   // No place comes twice.
-  return {scatter(zeros_like(s.metas[0]), s.attrs.as<TopkAttrs>().dim, s.outputs[1], grads[0])};
+  return {scatter(zeros_to_copy(s.metas[0]), s.attrs.as<TopkAttrs>().dim, s.outputs[1], grads[0])};
 }
 
 // Places are sought where a gradient asks for them.

@@ -92,7 +92,9 @@ Chosen extremes_by(const Line& line, bool largest, const CustomForward& forward)
   const auto backward = [dim = line.dim](const Tensors&, const Tensors& out, const Tensors& grads) {
     if (!grads[0].defined()) return Tensors(1);
     // In f32 at least: many may come to one place.
-    return Tensors{in_single(grads[0], [&](const Tensor& g) { return scatter_add(zeros_like(g), dim, out[1], g); })};
+    return Tensors{in_single(grads[0], [&](const Tensor& g) {
+      return scatter_add(zeros_to_copy(g.shape(), g.dtype(), g.device()), dim, out[1], g);
+    })};
   };
   const Tensors out = custom_function(largest ? "cummax" : "cummin", {line.x}, forward, backward);
   return {out[0], out[1]};

@@ -214,6 +214,7 @@ Tensors slice_vjp(const Saved& s, const Tensors& grads) {
   const auto& a = s.attrs.as<SliceAttrs>();
   const Shape& shape = s.metas[0].shape;
   Range range = resolve_range(shape, a);
+  if (a.step == 1 && range.length == shape[range.dim]) return {grads[0]};  // all of it, as in x[:, 1:]
   return {dispatch_one(slice_backward_op, {grads[0]}, ScatterAttrs{range.dim, shape[range.dim], range.start, a.step})};
 }
 Tensors slice_reference(std::span<const Tensor> in, const Attrs& attrs) {

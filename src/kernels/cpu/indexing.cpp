@@ -75,7 +75,9 @@ void run_gather(const Gather& g, Executor&) {
                           T* const to = static_cast<T*>(g.out.data) + at[2];
                           if (index_step == 0) {
                             from += index[at[1]] * step;
-                            for (int64_t i = 0; i < count; ++i) to[i * to_step] = from[i * side];
+                            if (to_step == 1 && side == 1) std::copy_n(from, count, to);
+                            else
+                              for (int64_t i = 0; i < count; ++i) to[i * to_step] = from[i * side];
                           } else {
                             for (int64_t i = 0; i < count; ++i)
                               to[i * to_step] = from[index[at[1] + i * index_step] * step + i * side];
@@ -111,9 +113,11 @@ struct Overwrite {
 // Combine: what is at a place, and what comes to it. Lines that lie side by side along the last dim go together, so
 // that memory is read and written by rows.
 template <class Combine>
-void run_scatter(const Scatter& s, Executor&) {
+void run_scatter(const Scatter& s, Executor& executor) {
   const int64_t dim = s.dim, length = s.places.length[dim], last = s.places.rank - 1;
-  const int64_t columns = dim == last ? 1 : s.places.length[last], most = std::min<int64_t>(columns, 64);
+  const int64_t columns = dim == last ? 1 : s.places.length[last];
+  // A block of columns is some lines of memory at least, a page or two at most: rows lie far apart.
+  const int64_t most = std::min(columns, std::clamp<int64_t>(columns / executor.threads(), 64, 1024));
   const Lines* const operands[] = {&s.out, &s.places, &s.source};
   int64_t lines[max_rank], strides[3][max_rank], side[3];
   std::copy(s.places.length, s.places.length + s.places.rank, lines);
@@ -144,7 +148,10 @@ void run_scatter(const Scatter& s, Executor&) {
             const T* const row = from + i * from_step;
             if (side[1] == 0) {
               T* const place = to + index[at + i * index_step] * to_step;
-              for (int64_t c = 0; c < count; ++c) put(place[c * side[0]], row[c * side[2]]);
+              if (side[0] == 1 && side[2] == 1)
+                for (int64_t c = 0; c < count; ++c) put(place[c], row[c]);
+              else
+                for (int64_t c = 0; c < count; ++c) put(place[c * side[0]], row[c * side[2]]);
             } else {
               for (int64_t c = 0; c < count; ++c)
                 put(to[index[at + i * index_step + c * side[1]] * to_step + c * side[0]], row[c * side[2]]);
@@ -327,16 +334,33 @@ void one_hot(const Call& call, Plan& plan) {
 struct Nonzero {
   Lines x, out;
 };
+// Whether an element counts is no branch, which processors would mispredict: its place is noted, and kept by moving on.
 void run_nonzero(const Nonzero& z, Executor&) {
+  constexpr int64_t most = 512;
+  int32_t found[most];
+  const int last = z.x.rank - 1;
+  const int64_t columns = z.x.length[last], step = z.x.stride[last];
+  int64_t left = z.out.length[0];
   with_element_type(z.x.dtype, [&]<class T>(T*) {
-    const T* const from = static_cast<const T*>(z.x.data);
     int64_t* to = static_cast<int64_t*>(z.out.data);
-    const int64_t* const end = to + z.out.length[0] * z.out.stride[0];
-    Walk<1> walk(z.x.rank, z.x.length, {z.x.stride}, 0);
-    for (int64_t i = 0; i < z.x.numel && to != end; ++i, walk.next()) {
-      if (!(from[walk.offset[0]] != T(0))) continue;
-      for (int d = 0; d < z.x.rank; ++d) to[d * z.out.stride[1]] = walk.at(d);
-      to += z.out.stride[0];
+    Walk<1> line(last, z.x.length, {z.x.stride}, 0);
+    for (int64_t seen = 0; seen < z.x.numel; seen += columns, line.next()) {
+      const T* const from = static_cast<const T*>(z.x.data) + line.offset[0];
+      for (int64_t first = 0; first < columns; first += most) {
+        const int64_t n = std::min(most, columns - first);
+        int64_t count = 0;
+        for (int64_t i = 0; i < n; ++i) {
+          found[count] = static_cast<int32_t>(i);
+          count += from[(first + i) * step] != T(0);
+        }
+        count = std::min(count, left);  // others may write x
+        left -= count;
+        for (int d = 0; d < last; ++d)
+          for (int64_t i = 0; i < count; ++i) to[i * z.out.stride[0] + d * z.out.stride[1]] = line.at(d);
+        for (int64_t i = 0; i < count; ++i)
+          to[i * z.out.stride[0] + last * z.out.stride[1]] = first + static_cast<int64_t>(found[i]);
+        to += count * z.out.stride[0];
+      }
     }
   });
 }

@@ -1,6 +1,8 @@
 #include "core/gpu_check.h"
 #include "ops/op_table.h"
 #include "ops/ops_check.h"
+#include "tessera/autograd.h"
+#include "tessera/ops_indexing.h"
 #include "tessera/parallel.h"
 
 namespace tessera {
@@ -22,6 +24,54 @@ TEST(Indexing, ReadsAndAddsAtPlaces) {
   EXPECT_EQ(one_hot(index({1, 0}), 3).to_vector<int64_t>(), (std::vector<int64_t>{0, 1, 0, 1, 0, 0}));
   EXPECT_EQ(embedding(tensor<int32_t>({2, 1}, {2}), x).to_vector<int64_t>(),
             (std::vector<int64_t>{8, 9, 10, 11, 4, 5, 6, 7}));
+}
+
+// Rows longer than one block of places, as they lie and turned round.
+TEST(Indexing, FindsWhatIsNotZero) {
+  Generator g(5);
+  const Tensor x = where(gt(normal64({7, 1031}, g), full({}, 0.3)), full({}, NAN), full({}, 0.0));
+  const std::vector<double> all = x.to_vector<double>();
+  for (const bool turned : {false, true}) {
+    std::vector<int64_t> wanted;
+    for (int64_t i = 0; i < (turned ? 1031 : 7); ++i)
+      for (int64_t j = 0; j < (turned ? 7 : 1031); ++j)
+        if (all[static_cast<size_t>(turned ? j * 1031 + i : i * 1031 + j)] != 0) wanted.insert(wanted.end(), {i, j});
+    EXPECT_EQ(nonzero(turned ? x.transpose(0, 1) : x).to_vector<int64_t>(), wanted) << turned;
+  }
+  EXPECT_EQ(to_string(nonzero(zeros({3, 5, 2})).shape()), "[0, 3]");
+  EXPECT_EQ(nonzero(ones({2}, Bool)).to_vector<int64_t>(), (std::vector<int64_t>{0, 1}));
+}
+
+// Rows wider than a block of columns, by any number of threads; an index that repeats along them.
+TEST(Indexing, AddsAndReadsWholeRows) {
+  Generator g(6);
+  constexpr int64_t rows = 5, width = 1237, count = 9;
+  const Tensor x = normal64({rows, width}, g), source = normal64({count, width}, g), at = indices({count}, rows, g);
+  std::vector<double> wanted = x.to_vector<double>();
+  const std::vector<double> added = source.to_vector<double>();
+  const std::vector<int64_t> places = at.to_vector<int64_t>();
+  for (size_t i = 0; i < count; ++i)
+    for (size_t c = 0; c < width; ++c) wanted[static_cast<size_t>(places[i]) * width + c] += added[i * width + c];
+  const int before = num_threads();
+  for (const int threads : {1, 3}) {
+    set_num_threads(threads);
+    EXPECT_EQ(index_add(x, 0, at, source).to_vector<double>(), wanted) << threads;
+    EXPECT_EQ(
+        index_add(x.transpose(0, 1), 1, at, source.transpose(0, 1)).transpose(0, 1).contiguous().to_vector<double>(),
+        wanted);
+  }
+  set_num_threads(before);
+  const Tensor repeated = expand(reshape(at, {count, 1}), {count, width});
+  EXPECT_EQ(gather(x, 0, repeated).to_vector<double>(), index_select(x, 0, at).to_vector<double>());
+}
+
+// A slice of everything has its own gradient, without a copy into zeros.
+TEST(Indexing, ASliceOfAllGivesItsGradientOn) {
+  const Tensor x = ones({3, 4}).set_requires_grad(), seed = arange(0, 12).reshape({3, 4}).to(Float32);
+  const Tensor y = slice(x, 1, 0, 4);
+  EXPECT_EQ(grad({y}, {x}, {seed})[0].data_ptr(), seed.data_ptr());
+  EXPECT_EQ(grad({sum(slice(x, 1, 0, 4, 3))}, {x})[0].to_vector<float>(),
+            (std::vector<float>{1, 0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1}));
 }
 
 TEST(Indexing, HandlesEmptyIndices) {
