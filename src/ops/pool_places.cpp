@@ -15,27 +15,32 @@ template <class T>
 class Largest {
  public:
   void add(const T* x, int64_t count, int64_t step) {
-    if (step != 1 || count < strip) {
+    if (step != 1 || count < half) {
       for (int64_t i = 0; i < count; ++i) single_ = larger(single_, x[i * step]);
       return;
     }
-    for (int64_t i = 0; i + strip <= count; i += strip) add_strip(x + i);
-    if (count % strip) add_strip(x + count - strip);
+    strips_ = true;
+    if (count < strip) return add_strip(x, x + count - half);
+    for (int64_t i = 0; i + strip <= count; i += strip) add_strip(x + i, x + i + half);
+    if (count % strip) add_strip(x + count - strip, x + count - half);
   }
   T get() const {
     T best = single_;
+    if (!strips_) return best;
     for (const T v : lanes_)
       if (best == best) best = larger(best, v);
     return best;
   }
 
  private:
-  static constexpr int64_t strip = 8;
+  static constexpr int64_t strip = 8, half = strip / 2;
   static constexpr T low = -static_cast<T>(INFINITY);
   static T larger(T a, T v) { return a >= v || a != a ? a : v; }
-  void add_strip(const T* x) {
-    for (int64_t k = 0; k < strip; ++k) lanes_[k] = larger(lanes_[k], x[k]);
+  void add_strip(const T* x, const T* y) {
+    for (int64_t k = 0; k < half; ++k) lanes_[k] = larger(lanes_[k], x[k]);
+    for (int64_t k = 0; k < half; ++k) lanes_[half + k] = larger(lanes_[half + k], y[k]);
   }
+  bool strips_ = false;
   T single_ = low, lanes_[strip] = {low, low, low, low, low, low, low, low};
 };
 

@@ -123,7 +123,7 @@ TEST(Pool, TakesPowers) {
 TEST(Pool, AdaptsWindows) {
   Generator g(4);
   const Tensor x = normal64({2, 3, 7, 10}, g);
-  for (const Dims& sizes : {Dims{3, 4}, Dims{7, 1}, Dims{9, 5}}) {
+  for (const Dims& sizes : {Dims{3, 4}, Dims{7, 1}, Dims{9, 5}, Dims{2, 2}}) {
     const auto window = [&](const Index& i, bool max) {
       const auto bounds = [&](int64_t d) {
         const int64_t n = x.size(2 + d), m = sizes[d];
