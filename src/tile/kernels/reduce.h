@@ -121,6 +121,14 @@ struct FoldReducer {
       unroll<ways>([&](auto k) { sum[k] = F::fold(sum[k], load<V>(p + i + k * lanes)); });
     }
     for (; i + lanes <= n; i += lanes) sum[0] = F::fold(sum[0], load<V>(p + i));
+    if constexpr (is_same_v<T, float> || is_same_v<T, double>) {
+      if (i < n) {  // what is left of a row: of short ones, most
+        using I = rebind_t<V, typename SignedOfSize<sizeof(T)>::type>;
+        const auto is_there = iota<I>() < I(static_cast<element_t<I>>(n - i));
+        sum[1] = select(is_there, F::fold(sum[1], load<V>(p + i, static_cast<int>(n - i))), sum[1]);
+        i = n;
+      }
+    }
     const V all = F::join(F::join(sum[0], sum[1]), F::join(sum[2], sum[3]));
     T rest = reduce(all, [](auto a, auto b) { return F::join(a, b); });
     for (; i < n; ++i) rest = F::fold(rest, p[i]);
@@ -317,6 +325,8 @@ struct ArgReducer {
       FoldReducer<Fold, T, T>::block(best, p + at, m);
       if (state.index >= 0 && best == best && !better(best, state.value)) continue;
       i64 i = 0;
+      while (i + lanes <= m && !any(load<V>(p + at + i) == V(best))) i += lanes;
+      if (best != best) i = 0;  // which nothing equals
       while (p[at + i] != best && !(best != best && p[at + i] != p[at + i])) ++i;
       merge(state, {best, index + at + i});
     }

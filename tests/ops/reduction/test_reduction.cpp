@@ -1,4 +1,7 @@
+#include <algorithm>
+#include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "ops/ops_check.h"
 #include "tessera/parallel.h"
@@ -44,6 +47,28 @@ TEST(Reduction, TreatsSpecialValues) {
   EXPECT_EQ(prod(zeros({0})).item(), 1);
   EXPECT_TRUE(std::isnan(mean(zeros({0})).item()));
   EXPECT_EQ(argmax(tensor<float>({2, 7, 7, 1}, {4}), 0).item<int64_t>(), 1);
+}
+
+// Rows of a few vectors and their rest.
+TEST(Reduction, FoldsRowsOfAnyLength) {
+  Generator g(11);
+  for (const int64_t n : {1, 2, 7, 8, 15, 16, 17, 31, 33, 63, 70, 129, 1025}) {
+    const Tensor x = normal64({3, n}, g).to(Float32);
+    const std::vector<float> all = x.to_vector<float>();
+    const auto largest = max_with_index(x, 1), smallest = min_with_index(x, 1);
+    for (int64_t row = 0; row < 3; ++row) {
+      const auto begin = all.begin() + row * n, end = begin + n;
+      EXPECT_EQ(select(largest.second, 0, row).item<int64_t>(), std::max_element(begin, end) - begin) << n;
+      EXPECT_EQ(select(smallest.second, 0, row).item<int64_t>(), std::min_element(begin, end) - begin) << n;
+      EXPECT_EQ(select(largest.first, 0, row).item<float>(), *std::max_element(begin, end)) << n;
+      EXPECT_NEAR(select(sum(x, {1}), 0, row).item<float>(), std::accumulate(begin, end, 0.0), 2e-6 * double(n)) << n;
+    }
+    EXPECT_EQ(argmax(full({2, n}, 3), 1).to_vector<int64_t>(), (std::vector<int64_t>{0, 0})) << n;
+    const Tensor last = arange(0, double(n)),
+                 bad = where(eq(last, full({}, double(n - 1), last.dtype())), full({}, NAN), full({}, 1.0));
+    EXPECT_EQ(argmax(bad, 0).item<int64_t>(), n - 1);
+    EXPECT_TRUE(std::isnan(amax(bad, {0}).item<float>())) << n;
+  }
 }
 
 TEST(Reduction, TheDeviationOfWhatDoesNotVaryHasNoSlope) {
