@@ -139,9 +139,28 @@ TESSERA_HD V copysign(V x, V s) {
   return vec_bits<V>((vec_bits<I>(x) & ~sign) | (vec_bits<I>(s) & sign));
 }
 
+namespace detail {
+/// Whether vectors become integers by one instruction.
+#if TESSERA_X86 && defined(__AVX2__) && defined(__FMA__)
+template <class V>
+inline constexpr bool rounds = has_simd<V> || is_wide<V>;
+template <int how, class V>
+TESSERA_HD V rounded(V x) {
+  if constexpr (has_simd<V>) return V::of(simd::rounded<how>(x.v));
+  else return by_halves<V>([](auto half) { return rounded<how>(half); }, x);
+}
+#else
+template <class V>
+inline constexpr bool rounds = false;
+template <int how, class V>
+V rounded(V);
+#endif
+}  // namespace detail
+
 /// To the nearest integer, halves to even.
 template <class V>
 TESSERA_HD V round(V x) {
+  if constexpr (detail::rounds<V>) return detail::rounded<0>(x);
   using T = element_t<V>;
   const V big = V(is_same_v<T, float> ? T(0x1p23) : T(0x1p52));  // from here on every number is an integer
   const V a = abs(x);
@@ -149,15 +168,18 @@ TESSERA_HD V round(V x) {
 }
 template <class V>
 TESSERA_HD V floor(V x) {
+  if constexpr (detail::rounds<V>) return detail::rounded<1>(x);
   const V r = round(x);
   return select(r > x, r - V(element_t<V>(1)), r);
 }
 template <class V>
 TESSERA_HD V ceil(V x) {
+  if constexpr (detail::rounds<V>) return detail::rounded<2>(x);
   return -floor(-x);
 }
 template <class V>
 TESSERA_HD V trunc(V x) {
+  if constexpr (detail::rounds<V>) return detail::rounded<3>(x);
   return copysign(floor(abs(x)), x);
 }
 
@@ -534,14 +556,46 @@ struct Quadrant {
     using D = rebind_t<V, double>;
     const D wide = convert<double>(x);  // reduced in double: exact enough up to the limit
     const D n = round(wide * D(0.636619772367581343076));
-    const V r = convert<float>(fma(n, D(-6.12323399573676603587e-17), fma(n, D(-1.57079632679489655800), wide)));
     q = convert<i32>(select(abs(wide) < D(reducible), n, D(0.0)));
+    set(convert<float>(fma(n, D(-6.12323399573676603587e-17), fma(n, D(-1.57079632679489655800), wide))));
+  }
+  /// n and x in f32: the first product's rounding would be of bits that the difference does not have.
+  TESSERA_HD Quadrant(V x, V n) : q(convert<i32>(n)) {
+    set(fma(n, V(0x1.ee59dap-50f), fma(n, V(0x1.777a5cp-25f), fma(n, V(-0x1.921fb6p+0f), x))));
+  }
+
+ private:
+  TESSERA_HD void set(V r) {
     const V z = r * r;
     sine = fma(r * z, horner(z, -1.666666664e-01f, 8.333329267e-03f, -1.983929612e-04f, 2.717939820e-06f), r);
     cosine = fma(z * z, horner(z, 4.166666662e-02f, -1.388888360e-03f, 2.479947861e-05f, -2.720678725e-07f),
                  fma(z, V(-0.5f), V(1.0f)));
   }
 };
+template <class V>
+TESSERA_HD V sin_of(const Quadrant<V>& at, int quadrants) {
+  using I = rebind_t<V, i32>;
+  const I q = at.q + I(quadrants);
+  const V y = select((q & I(1)) == I(0), at.sine, at.cosine);
+  return select((q & I(2)) == I(0), y, -y);
+}
+template <class V>
+TESSERA_HD V tan_of(const Quadrant<V>& at) {
+  using I = rebind_t<V, i32>;
+  const auto even = (at.q & I(1)) == I(0);
+  return select(even, at.sine, -at.cosine) / select(even, at.cosine, at.sine);
+}
+/// Whether all of x are reduced in f32: three parts of pi / 2 are enough for quotients of 13 bits.
+template <class V>
+TESSERA_HD bool all_near_zero(V x) {
+  if constexpr (rounds<V> && is_same_v<element_t<V>, float>) return all(abs(x) < V(0x1p13f));
+  else return false;
+}
+template <class V>
+TESSERA_HD Quadrant<V> quadrant_near_zero(V x) {
+  return Quadrant<V>(x, round(x * V(0.636619747f)));
+}
+
 /// `reduced` where x can be reduced in double, and f(x) elsewhere.
 template <class V, class F>
 TESSERA_HD V or_by_lane(V x, V reduced, F f) {
@@ -555,14 +609,11 @@ TESSERA_HD V sin_shifted(V x, int quadrants) {
   const auto exact = [=](double s) { return quadrants ? libm::cos(s) : libm::sin(s); };
   if constexpr (is_f64<V>) {
     return via_f64(x, exact);
-  } else if constexpr (is_wide<rebind_t<V, double>>) {
-    return by_halves<V>([=](auto half) { return sin_shifted(half, quadrants); }, x);
   } else {
-    using I = rebind_t<V, i32>;
-    const Quadrant<V> at(x);
-    const I q = at.q + I(quadrants);
-    const V y = select((q & I(1)) == I(0), at.sine, at.cosine);
-    return or_by_lane(x, select((q & I(2)) == I(0), y, -y), exact);
+    if (all_near_zero(x)) return sin_of(quadrant_near_zero(x), quadrants);
+    if constexpr (is_wide<rebind_t<V, double>>)
+      return by_halves<V>([=](auto half) { return sin_shifted(half, quadrants); }, x);
+    else return or_by_lane(x, sin_of(Quadrant<V>(x), quadrants), exact);
   }
 }
 
@@ -581,13 +632,10 @@ TESSERA_HD V tan(V x) {
   const auto exact = [](double s) { return libm::tan(s); };
   if constexpr (detail::is_f64<V>) {
     return detail::via_f64(x, exact);
-  } else if constexpr (is_wide<rebind_t<V, double>>) {
-    return detail::by_halves<V>([](auto half) { return tan(half); }, x);
   } else {
-    using I = rebind_t<V, i32>;
-    const detail::Quadrant<V> at(x);
-    const auto even = (at.q & I(1)) == I(0);
-    return detail::or_by_lane(x, select(even, at.sine, -at.cosine) / select(even, at.cosine, at.sine), exact);
+    if (detail::all_near_zero(x)) return detail::tan_of(detail::quadrant_near_zero(x));
+    if constexpr (is_wide<rebind_t<V, double>>) return detail::by_halves<V>([](auto half) { return tan(half); }, x);
+    else return detail::or_by_lane(x, detail::tan_of(detail::Quadrant<V>(x)), exact);
   }
 }
 

@@ -65,6 +65,24 @@ TESSERA_HD __m256d min(__m256d a, __m256d b) { return _mm256_min_pd(a, b); }
 TESSERA_HD __m256 max(__m256 a, __m256 b) { return _mm256_max_ps(a, b); }
 TESSERA_HD __m256d max(__m256d a, __m256d b) { return _mm256_max_pd(a, b); }
 
+/// To integers: 0 to the nearest, 1 down, 2 up, 3 towards zero.
+template <int how>
+TESSERA_HD __m128 rounded(__m128 a) {
+  return _mm_round_ps(a, how | _MM_FROUND_NO_EXC);
+}
+template <int how>
+TESSERA_HD __m128d rounded(__m128d a) {
+  return _mm_round_pd(a, how | _MM_FROUND_NO_EXC);
+}
+template <int how>
+TESSERA_HD __m256 rounded(__m256 a) {
+  return _mm256_round_ps(a, how | _MM_FROUND_NO_EXC);
+}
+template <int how>
+TESSERA_HD __m256d rounded(__m256d a) {
+  return _mm256_round_pd(a, how | _MM_FROUND_NO_EXC);
+}
+
 TESSERA_HD __m256i first_lanes32(int n) { return reinterpret_cast<__m256i>(Int8{0, 1, 2, 3, 4, 5, 6, 7} < n); }
 TESSERA_HD __m256i first_lanes64(int n) { return reinterpret_cast<__m256i>(Long4{0, 1, 2, 3} < static_cast<i64>(n)); }
 #if !defined(__AVX512VL__)
@@ -93,6 +111,15 @@ TESSERA_HD __m512 min(__m512 a, __m512 b) { return _mm512_min_ps(a, b); }
 TESSERA_HD __m512d min(__m512d a, __m512d b) { return _mm512_min_pd(a, b); }
 TESSERA_HD __m512 max(__m512 a, __m512 b) { return _mm512_max_ps(a, b); }
 TESSERA_HD __m512d max(__m512d a, __m512d b) { return _mm512_max_pd(a, b); }
+
+template <int how>
+TESSERA_HD __m512 rounded(__m512 a) {
+  return _mm512_roundscale_ps(a, how | _MM_FROUND_NO_EXC);
+}
+template <int how>
+TESSERA_HD __m512d rounded(__m512d a) {
+  return _mm512_roundscale_pd(a, how | _MM_FROUND_NO_EXC);
+}
 
 TESSERA_HD u32 first_bits(int n) { return n <= 0 ? 0u : _bzhi_u32(~0u, static_cast<u32>(n)); }
 TESSERA_HD __m512 load_first(const float* p, int n, Int<16>) {
