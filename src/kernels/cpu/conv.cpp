@@ -100,12 +100,6 @@ bool is_empty(const Call& call) {
 
 // ---- where rows lie one after the other: by what takes the least time
 
-// Channels that lie last in several groups: to sum over images, all but the direct kernel read their lines once for
-// each group, from beyond the second-level cache.
-bool groups_read_again(const Operand& a, const Operand& b, int64_t groups) {
-  return groups >= 4 && !rows_lie({&a, &b}) && a.numel() + b.numel() > (int64_t{1} << 20);
-}
-
 enum class ByRows { None, Planes, Copies, Gemm, Scatter, Winograd };
 // None: channels lie last, a product of pixels, or a filter for each channel.
 ByRows by_rows(const Call& call, bool gradient) {
@@ -177,6 +171,11 @@ Reason takes_spread(const Call& call) {
   return taken_by_last<ByLast::Spread>(call, gradient).value_or(Reason::Shape);
 }
 
+bool is_strided(const Call& call) {
+  const auto& a = call.attrs.as<ConvAttrs>();
+  return a.stride[0] * a.stride[1] > 1;
+}
+
 constexpr int64_t few_places = 20;  // of an image, which leave lanes of its rows idle
 // `strided`: whether products of pixels would scatter elements along rows.
 Reason takes_planes(const Call& call, bool gradient, bool strided) {
@@ -195,11 +194,9 @@ Reason takes_planes(const Call& call, bool gradient, bool strided) {
   const auto places = [](const Operand& t) { return t.size(2) * t.size(3); };
   if (std::min(places(from), places(to)) < few_places) return Reason::Small;
   const bool few = each <= 8 || (each <= 12 && summed <= 16);
-  return few || (strided && std::min(each, summed) <= 32) ? Reason::Ok : Reason::Shape;
-}
-bool is_strided(const Call& call) {
-  const auto& a = call.attrs.as<ConvAttrs>();
-  return a.stride[0] * a.stride[1] > 1;
+  // A product for each group and image is begun anew, which few channels do not pay for.
+  const bool products = a.groups > 1 && summed <= 16 && !is_strided(call);
+  return few || products || strided ? Reason::Ok : Reason::Shape;
 }
 Reason takes_planes(const Call& call) { return takes_planes(call, false, false); }
 Reason input_grad_takes_planes(const Call& call) {
@@ -214,11 +211,9 @@ ByFilters by_filters(const Call& call) {
   const Operand &x = call.in[0], &dy = call.in[1];
   const ConvCost cost(call.attrs.as<ConvAttrs>(), x, call.out[0], dy);
   std::pair<double, ByFilters> best{cost.filters_by_direct(), ByFilters::Direct};
-  if (!groups_read_again(x, dy, call.attrs.as<ConvAttrs>().groups)) {
-    best = std::min(best, {cost.filters_by_gemm(), ByFilters::Gemm});
-    const bool reads_much = !rows_lie({&x, &dy}) && x.numel() + dy.numel() > (int64_t{4} << 20);
-    if (!reads_much) best = std::min(best, {cost.filters_by_planes(), ByFilters::Planes});
-  }
+  best = std::min(best, {cost.filters_by_gemm(), ByFilters::Gemm});
+  const bool reads_much = !rows_lie({&x, &dy}) && x.numel() + dy.numel() > (int64_t{4} << 20);
+  if (!reads_much) best = std::min(best, {cost.filters_by_planes(), ByFilters::Planes});
   if (can_spread(call, call.out[0], {&x, &dy}, false))
     best = std::min(best, {cost.filters_by_spread(), ByFilters::Spread});
   return best.second;

@@ -26,6 +26,19 @@ double rows_inside(const ConvAttrs& a, int64_t size, int64_t places, int64_t tap
 /// What exceeds the caches: reading or writing across planes misses them.
 double beyond_caches(double elements) { return elements > 1 << 20 ? elements : 0; }
 
+/// What kernels of the instruction set in use hold in registers, and how much longer they take than with AVX-512
+/// beside the others.
+struct Registers {
+  double lanes, filters, pixels;  // of a vector; of a kernel along rows; of a block of the others
+  double planes, copies, gemm;
+  double spread, filters_gemm;  // cycles of a product; the gradient of filters
+};
+const Registers& registers() {
+  static constexpr Registers avx512{16, 8, 14, 1, 1, 1.1, 1.2, 1.3}, others{8, 6, 6, 1.1, 0.9, 1, 1, 1};
+  return isa() == Isa::Avx512 ? avx512 : others;
+}
+double vectors_of(double length) { return parts(length, registers().lanes); }
+
 }  // namespace
 
 ConvCost::ConvCost(const ConvAttrs& a, const Operand& x, const Operand& weight, const Operand& y)
@@ -55,9 +68,10 @@ double ConvCost::scatter(bool gradient) const {
 
 double ConvCost::direct(bool gradient) const {
   const double summed = gradient ? filters : channels, each = gradient ? channels : filters;
-  const double columns = gradient ? size[1] / stride[1] : places[1];
-  const double short_rows = stride[0] * stride[1] > 1 ? 1.5 : 1.2;
-  return short_rows * images * groups * tap_rows_inside * columns * taps[1] * summed * vectors(each);
+  const double columns = gradient ? size[1] / stride[1] : places[1], written = gradient ? elements_x() : elements_y();
+  // Panels of filters come back to results one after the other, a cost that few channels do not hide.
+  return 1.2 * images * groups * tap_rows_inside * columns * taps[1] * summed * vectors(each) +
+         6 * written / each * vectors(each) + 1.5 * beyond_caches(written);
 }
 
 double ConvCost::full_vectors() const { return elements_y() * channels * taps[0] * taps[1] / 16; }
@@ -104,6 +118,12 @@ double ConvCost::again(bool gradient) const {
   return read * std::max(0.0, 16 / summed - 1) + written * std::max(0.0, 16 / each - 1);
 }
 
+double ConvCost::filters_again() const {
+  if (groups == 1) return 0;
+  return beyond_caches(elements_x()) * std::max(0.0, 16 / channels - 1) +
+         beyond_caches(elements_y()) * std::max(0.0, 16 / filters - 1);
+}
+
 double ConvCost::spread(bool gradient) const {
   const double summed = gradient ? filters : channels, blocks = vectors(groups * (gradient ? channels : filters));
   const double met = std::min(taps[0], stride[0]) * std::min(taps[1], stride[1]);
@@ -111,7 +131,8 @@ double ConvCost::spread(bool gradient) const {
   const double products = images * tap_rows_inside * places[1] * taps[1];
   const double pixels = images * (gradient ? size[0] * size[1] : places[0] * places[1]);
   const double rows = gradient ? size[0] * std::min(taps[1], stride[1]) : places[0];
-  return blocks * (4.2 * summed * copied + summed * products + 2.1 * pixels + 150 * images * rows) +
+  const double each_product = gradient || slides() ? registers().spread : 2;
+  return blocks * (4.2 * summed * copied + each_product * summed * products + 2.1 * pixels + 150 * images * rows) +
          1.5 * elements_w() + 1.2 * beyond_caches(elements_x() + elements_y());
 }
 
@@ -119,11 +140,12 @@ double ConvCost::filters_by_spread() const {
   constexpr double sums = 26;  // that stay in registers along a row
   const double blocks = vectors(groups * filters), taps_of_row = tap_rows_inside / places[0] * channels * taps[1];
   const double products = images * tap_rows_inside * places[1] * taps[1];
-  const bool slides = taps[1] == 1 || std::fmod(dilation[1], stride[1]) == 0;
-  return blocks * (3.8 * channels * spread_pixels() + (slides ? 1.1 : 3.5) * channels * products +
+  return blocks * (3.8 * channels * spread_pixels() + (slides() ? 1.1 : 3.5) * channels * products +
                    16 * images * tap_rows_inside * channels + 140 * images * places[0] * parts(taps_of_row, sums)) +
          8 * elements_w() + beyond_caches(elements_x() + elements_y());
 }
+
+bool ConvCost::slides() const { return taps[1] == 1 || std::fmod(dilation[1], stride[1]) == 0; }
 
 double ConvCost::spread_pixels() const {
   double pixels = images;
@@ -140,7 +162,7 @@ double ConvCost::filters_by_planes() const {
   return 2.7 * work * filters + 1.2 * work * parts(filters, 4) + 2.1 * copied / (rows_lie && stride[1] == 1 ? 16 : 1) +
          2.2 * elements_y() / (rows_lie ? 16 : 1) + 49 * elements_w() +
          8.6 * images * groups * places[0] * parts(filters, 4) * parts(steps, 6) +
-         (rows_lie ? 0 : 2.2 * beyond_caches(elements_x() + elements_y()));
+         (rows_lie ? 0 : 2.2 * beyond_caches(elements_x() + elements_y()) + 2 * filters_again());
 }
 
 double ConvCost::filters_by_direct() const {
@@ -170,29 +192,14 @@ double ConvCost::filters_by_direct() const {
 double ConvCost::filters_by_gemm() const {
   const double steps = channels * taps[0] * taps[1], packed = images * groups * places[0] * places[1] * steps;
   const double pixels = images * groups * places[0] * places[1];
-  return 1.3 * pixels * vectors(steps) * filters + (rows_lie && stride[1] > 1 ? 3.8 : 0.6) * packed +
-         1.2 * elements_y() / (rows_lie ? 16 : 1) + (padded ? 3.2 * elements_x() : 0) + 11 * elements_w() +
-         5 * images * groups * places[0] * steps + (steps < 16 ? 7 * pixels : 0) +
-         (groups > 1 && !rows_lie ? 2 * beyond_caches(elements_x() + elements_y()) : 0);
+  return registers().filters_gemm *
+         (1.3 * pixels * vectors(steps) * filters + (rows_lie && stride[1] > 1 ? 3.8 : 0.6) * packed +
+          1.2 * elements_y() / (rows_lie ? 16 : 1) + (padded ? 3.2 * elements_x() : 0) + 11 * elements_w() +
+          5 * images * groups * places[0] * steps + (steps < 16 ? 7 * pixels : 0) +
+          (groups > 1 && !rows_lie ? 2 * beyond_caches(elements_x() + elements_y()) + 2 * filters_again() : 0));
 }
 
 // ---- where rows lie one after the other
-
-namespace {
-
-/// What kernels of the instruction set in use hold in registers, and how much longer they take than with AVX-512
-/// beside the others.
-struct Registers {
-  double lanes, filters, pixels;  // of a vector; of a kernel along rows; of a block of the others
-  double planes, copies;
-};
-const Registers& registers() {
-  static constexpr Registers avx512{16, 8, 14, 1, 1}, others{8, 6, 6, 1.1, 0.9};
-  return isa() == Isa::Avx512 ? avx512 : others;
-}
-double vectors_of(double length) { return parts(length, registers().lanes); }
-
-}  // namespace
 
 RowsCost::RowsCost(const ConvAttrs& a, const Operand& from, const Operand& weight, const Operand& to, bool gradient)
     : ConvCost(a, gradient ? to : from, weight, gradient ? from : to), gradient(gradient) {}
@@ -233,11 +240,12 @@ double RowsCost::copies() const {
 double RowsCost::gemm() const {
   const double plane = gradient ? parts(size[0], stride[0]) * columns() : places[0] * places[1];
   const double products = images * groups * (gradient ? met() : 1) * steps(), strides = stride[0] * stride[1];
-  return products * vectors_of(plane) * (0.37 * each() + 1.2 * parts(each(), registers().pixels)) +
-         products * plane * (!gradient && stride[1] > 1 ? 2 : 0.14)  // packed, by vectors where none is left out
-         + (padded ? 1.8 * read() : 0) + (gradient && strides > 1 ? 10 : 0.6) * written() +
-         2 * images * elements_w()  // filters are packed for each image, and rows of taps for each step
-         + 9.5 * images * groups * rows() * steps() + 140 * images * groups * strides;
+  return registers().gemm *
+         (products * vectors_of(plane) * (0.37 * each() + 1.2 * parts(each(), registers().pixels)) +
+          products * plane * (!gradient && stride[1] > 1 ? 2 : 0.14)  // packed, by vectors where none is left out
+          + (padded ? 1.8 * read() : 0) + (gradient && strides > 1 ? 10 : 0.6) * written() +
+          2 * images * elements_w()  // filters are packed for each image, and rows of taps for each step
+          + 9.5 * images * groups * rows() * steps() + 140 * images * groups * strides);
 }
 
 double RowsCost::scatter() const {

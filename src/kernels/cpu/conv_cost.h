@@ -37,6 +37,10 @@ struct ConvCost {
  protected:
   /// Elements of lines that groups read or write once more each, from beyond the caches.
   double again(bool gradient) const;
+  /// The same of both images and the gradient of outputs: all kernels but the direct one sum a group at a time.
+  double filters_again() const;
+  /// Whether outputs of a row see what their neighbours see, one place on.
+  bool slides() const;
   /// A product of pixels.
   bool is_point() const { return taps[0] * taps[1] * stride[0] * stride[1] == 1 && !padded; }
   double spread_pixels() const;

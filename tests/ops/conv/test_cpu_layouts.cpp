@@ -195,6 +195,42 @@ TEST(CpuLayouts, GroupsOfFewChannelsAreSpreadOverLanes) {
   }
 }
 
+// Over channels that lie last, results of few channels are bound by writing them: in order, by products of pixels.
+TEST(CpuLayouts, GradientsOfManyImagesByFewFiltersAreScattered) {
+  struct Case {
+    Shape x, w;
+    Conv2dOptions options;
+  };
+  const std::vector<Case> cases{{{1, 600, 90, 91}, {7, 600, 1, 1}, {.stride = {1, 2}}},
+                                {{9, 190, 67, 65}, {6, 190, 1, 7}, {.stride = {3, 3}}}};
+  for (const Case& c : cases) {
+    const Tensor x = empty(c.x).to(ChannelsLast), w = empty(c.w), dy = conv2d(x, w, {}, c.options);
+    ConvAttrs attrs = conv_attrs(c.options);
+    for (int d : {0, 1}) attrs.size[d] = x.size(2 + d);
+    EXPECT_STREQ(picked("conv2d_input_grad", {dy, w}, attrs, x), "scatter");
+  }
+}
+
+// Where rows lie, points of several groups run along planes: products of few channels, and those that scatter results.
+TEST(CpuLayouts, PointsOfGroupsRunAlongPlanes) {
+  const Conv2dOptions dense{.groups = 4}, apart{.stride = {3, 1}, .groups = 4};
+  const Tensor x = empty({5, 44, 21, 23}), w = empty({52, 11, 1, 1}), large = empty({2, 160, 45, 47}),
+               wide = empty({192, 40, 1, 1});
+  EXPECT_STREQ(picked("conv2d", {x, w}, conv_attrs(dense), conv2d(x, w, {}, dense)), "planes");
+  ConvAttrs attrs = conv_attrs(apart);
+  for (int d : {0, 1}) attrs.size[d] = large.size(2 + d);
+  EXPECT_STREQ(picked("conv2d_input_grad", {conv2d(large, wide, {}, apart), wide}, attrs, large), "planes");
+}
+
+// Groups read lines again only where images or gradients alone are beyond the caches, not both together.
+TEST(CpuLayouts, FiltersOfGroupsOfSmallImagesRunAlongPlanes) {
+  const Conv2dOptions options{.stride = {2, 3}, .padding = {1, 1}, .groups = 4};
+  const Tensor x = empty({90, 4, 71, 31}).to(ChannelsLast), w = empty({12, 1, 3, 3}), dy = conv2d(x, w, {}, options);
+  ConvAttrs attrs = conv_attrs(options);
+  for (int d : {0, 1}) attrs.size[d] = w.size(2 + d);
+  EXPECT_STREQ(picked("conv2d_weight_grad", {x, dy}, attrs, w), "planes");
+}
+
 // Filters beyond the second-level cache are read in parts, and results beyond it are computed in blocks of pixels; each
 // image is the same alone.
 TEST(CpuLayouts, DirectKernelsCutWhatExceedsACache) {
