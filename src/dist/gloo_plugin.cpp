@@ -7,6 +7,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
+#include <ctime>
 #include <exception>
 #include <map>
 #include <memory>
@@ -28,9 +29,32 @@ constexpr auto kForever = std::chrono::hours(24 * 365);
 
 thread_local std::string what;
 
+/// While there is one, a write to a rank that has ended fails, and does not end this one: Gloo writes in the thread
+/// that calls, too.
+class NoBrokenPipe {
+ public:
+  NoBrokenPipe() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~NoBrokenPipe() {
+    if (sigismember(&before_, SIGPIPE)) return;
+    const timespec none{};
+    sigtimedwait(&pipe_, nullptr, &none);  // the one that came
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  NoBrokenPipe(const NoBrokenPipe&) = delete;
+  NoBrokenPipe& operator=(const NoBrokenPipe&) = delete;
+
+ private:
+  sigset_t pipe_, before_;
+};
+
 /// fn(), or what it returns on failure.
 template <class Result, class Fn>
 Result guarded(Result on_failure, const Fn& fn) {
+  const NoBrokenPipe none;
   try {
     return fn();
   } catch (const std::exception& e) {

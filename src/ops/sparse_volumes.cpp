@@ -20,23 +20,68 @@ struct Rows {
 struct Volume {
   Rows of[3];
 };
+// The entries of a row, if there are at most two.
+struct Pair {
+  int count, place[2];
+  T weight[2];
+  TESSERA_DEVICE Pair(const Rows& rows, int row) : count(rows.begins[row + 1] - rows.begins[row]) {
+    const int begin = rows.begins[row];
+    unroll<2>([&](auto e) {
+      place[e] = e < count ? rows.places[begin + e] : 0;
+      weight[e] = e < count ? rows.weights[begin + e] : T(0);
+    });
+  }
+};
+
+// A thread has four results that lie one behind the other along the first dim: they share entries of the other two,
+// and what these make of a plane of x is kept for the next result.
 extern "C" TESSERA_KERNEL(256) void sparse_volumes(const T* x, T* y, Volume m, i64 total) {
   const i64 i = block_in_grid() * 256 + thread_in_block();
   if (i >= total) return;
   const auto& [outer, middle, inner] = m.of;
-  const i64 volume = i / (outer.count * middle.count * inner.count);
-  const int place = int(i - volume * (outer.count * middle.count * inner.count)), row = place / inner.count;
-  const int a = row / middle.count, b = row - a * middle.count, c = place - row * inner.count;
+  const i64 line = quotient(i, inner.count), plane = quotient(line, middle.count);
+  const i64 groups = (outer.count + 3) / 4, volume = quotient(plane, groups);
+  const int b = int(line - plane * middle.count), c = int(i - line * inner.count), first = int(plane - volume * groups) * 4;
+  const Pair down(middle, b), across(inner, c);
+  const bool are_short = down.count <= 2 && across.count <= 2;
   const T* const from = x + volume * (outer.length * middle.length * inner.length);
-  T sum(0);
-  for (int s = outer.begins[a]; s < outer.begins[a + 1]; ++s)
-    for (int t = middle.begins[b]; t < middle.begins[b + 1]; ++t) {
-      const T* const line = from + (outer.places[s] * middle.length + middle.places[t]) * inner.length;
-      T part(0);
-      for (int u = inner.begins[c]; u < inner.begins[c + 1]; ++u) part += inner.weights[u] * line[inner.places[u]];
-      sum += outer.weights[s] * middle.weights[t] * part;
+  const auto of_plane = [&](int place) {
+    const T* const at = from + place * middle.length * inner.length;
+    T sum(0);
+    if (are_short) {
+      unroll<2>([&](auto t) {
+        if (t >= down.count) return;
+        T part(0);
+        unroll<2>([&](auto u) {
+          if (u < across.count) part += across.weight[u] * at[down.place[t] * inner.length + across.place[u]];
+        });
+        sum += down.weight[t] * part;
+      });
+      return sum;
     }
-  y[i] = sum;
+    for (int t = middle.begins[b]; t < middle.begins[b + 1]; ++t) {
+      T part(0);
+      for (int u = inner.begins[c]; u < inner.begins[c + 1]; ++u)
+        part += inner.weights[u] * at[middle.places[t] * inner.length + inner.places[u]];
+      sum += middle.weights[t] * part;
+    }
+    return sum;
+  };
+  int known[2] = {-1, -1};
+  T value[2] = {};
+  T* const to = y + ((volume * outer.count + first) * middle.count + b) * inner.count + c;
+  for (int k = 0; k < 4 && first + k < outer.count; ++k) {
+    T sum(0);
+    for (int s = outer.begins[first + k]; s < outer.begins[first + k + 1]; ++s) {
+      const int place = outer.places[s];
+      if (place != known[0] && place != known[1]) {
+        known[0] = known[1], value[0] = value[1];
+        known[1] = place, value[1] = of_plane(place);
+      }
+      sum += outer.weights[s] * (place == known[1] ? value[1] : value[0]);
+    }
+    to[i64{k} * middle.count * inner.count] = sum;
+  }
 }
 )");
 
@@ -68,7 +113,8 @@ Tensor sparse_volumes(const Tensor& given, std::span<const SparseDim> dims) {
     }
     const Tensor y = empty(shape, x.dtype(), x.device());
     const void* const from = x.data_ptr();
-    if (y.numel() > 0) volumes_kernel.launch(x, (y.numel() + 255) / 256, from, y.data_ptr(), rows, y.numel());
+    const int64_t threads = rows[0].count == 0 ? 0 : y.numel() / rows[0].count * ((rows[0].count + 3) / 4);
+    if (threads > 0) volumes_kernel.launch(x, (threads + 255) / 256, from, y.data_ptr(), rows, threads);
     return Tensors{y};
   };
   const auto backward = [=](const Tensors&, const Tensors&, const Tensors& grads) {

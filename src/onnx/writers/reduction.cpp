@@ -94,6 +94,14 @@ Names topk_of(const OpCall& c) {
                  {integer("axis", c.axis(a.dim)), integer("largest", a.largest), integer("sorted", 1)});
 }
 
+Names sort_values_of(const OpCall& c) {
+  const int64_t axis = c.axis(c.attrs<DimAttrs>().dim);
+  const Name count = c.sizes({c.type(0).shape[static_cast<size_t>(axis)]});
+  const Names found =
+      c.nodes("TopK", {c.in(0), count}, 2, {integer("axis", axis), integer("largest", 0), integer("sorted", 1)});
+  return {found[0]};
+}
+
 constexpr WriterEntry entries[] = {
     {"all", extremum<kMin>},
     {"amax", extremum<kMax>},
@@ -106,6 +114,7 @@ constexpr WriterEntry entries[] = {
     {"mean", reduction<kMean>},
     {"norm", reduction<kL2>},
     {"prod", reduction<kProd>},
+    {"sort_values", sort_values_of},
     {"std_dev", std_of},
     {"sum", reduction<kSum>},
     {"sum_wide", reduction<kSum>},

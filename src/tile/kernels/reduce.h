@@ -122,7 +122,7 @@ struct FoldReducer {
     }
     for (; i + lanes <= n; i += lanes) sum[0] = F::fold(sum[0], load<V>(p + i));
     if constexpr (is_same_v<T, float> || is_same_v<T, double>) {
-      if (i < n) {  // what is left of a row: of short ones, most
+      if (0 < i && i < n) {  // what is left of a row; fewer than a vector are folded in their order
         using I = rebind_t<V, typename SignedOfSize<sizeof(T)>::type>;
         const auto is_there = iota<I>() < I(static_cast<element_t<I>>(n - i));
         sum[1] = select(is_there, F::fold(sum[1], load<V>(p + i, static_cast<int>(n - i))), sum[1]);

@@ -88,6 +88,11 @@ TEST_F(GpuPlanes, ResizesAndPads) {
       check([&](const Tensor& t) { return resize(t, {2, 3}, {7, 33}, {.interpolation = mode}); }, x, dtype);
       check([&](const Tensor& t) { return resize(t, {2}, {75}, {.interpolation = mode}); }, line, dtype);
     }
+    const Tensor volumes = values({2, 3, 5, 7, 9}, dtype);
+    for (const auto& sizes : {Dims{10, 14, 18}, Dims{9, 3, 11}, Dims{1, 7, 20}}) {
+      const ResizeOptions linear{.interpolation = Interpolation::Linear};
+      check([&](const Tensor& t) { return resize(t, {2, 3, 4}, sizes, linear); }, volumes, dtype);
+    }
     for (const auto mode : {Padding::Edge, Padding::Reflect, Padding::Wrap}) {
       check([&](const Tensor& t) { return pad(t, {3, 1}, {0, 2}, mode); }, x, dtype);
       check([&](const Tensor& t) { return pad(t, {2}, {3}, mode); }, line, dtype);
@@ -107,6 +112,19 @@ TEST_F(GpuPlanes, AddsManyRowsToPlaces) {
       const Tensor got = run();
       EXPECT_LE(error(got, want), limit(dtype));
       EXPECT_EQ(error(run(), got.to(Float64)), 0);
+      allow_nondeterministic(true);
+      EXPECT_LE(error(run(), want), limit(dtype)) << "in any order";
+      allow_nondeterministic(false);
+    }
+}
+
+TEST_F(GpuPlanes, TurnsRowsOfAnyLength) {
+  for (const DType dtype : dtypes)
+    for (const int64_t columns : {1, 3, 4, 85, 130}) {
+      const Tensor x = values({7, 11, columns}, dtype), there = x.to(dtype).to(card());
+      for (const Dims& dims : {Dims{2}, Dims{0, 2}, Dims{0, 1, 2}, Dims{1}})
+        EXPECT_EQ(error(flip(there, dims), flip(x, dims)), 0) << columns;
+      EXPECT_EQ(error(repeat(there, {2, 1, 3}), repeat(x, {2, 1, 3})), 0) << columns;
     }
 }
 

@@ -28,8 +28,10 @@ struct CopyWork {
   void* data[2];
   i64 units;      // of many elements at once; 0: one at a time
   bool whole[2];  // whether an operand's units lie at whole ones
-  bool flat;      // `to` has no gaps: units do not mind the ends of its rows, and steps through `from` may be any
+  bool flat;      // `to` has no gaps, and units do not mind the ends of its rows
 };
+
+constexpr int alone = 4;  // elements that a thread has under way, where they are taken one by one
 
 template <class To, class From>
 TESSERA_KERNEL(256)
@@ -38,7 +40,6 @@ void copy_kernel(const CopyWork work) {
   To* to = static_cast<To*>(work.data[0]);
   const From* from = static_cast<const From*>(work.data[1]);
   if (tile::is_same_v<To, From> && work.flat) {  // for casts, more registers cost more than whole stores give
-    const i64 step = work.nest.strides[1][work.nest.rank - 1];
     for (i64 i = first_index() * width; i < work.nest.total; i += index_step() * width) {
       i64 at[2], next[2] = {};
       const i64 left = work.nest.locate(i, 1, at);
@@ -47,7 +48,7 @@ void copy_kernel(const CopyWork work) {
 #pragma unroll
       for (int j = 0; j < width; ++j)
         if (i + j < work.nest.total)
-          out.lane[j] = tile::convert_element<To>(from[j < left ? at[1] + j * step : next[1] + (j - left) * step]);
+          out.lane[j] = tile::convert_element<To>(from[j < left ? at[1] + j : next[1] + j - left]);
       store_unit(to + i, out, true, work.nest.total - i);
     }
     return;
@@ -64,10 +65,18 @@ void copy_kernel(const CopyWork work) {
     }
     return;
   }
-  for (i64 i = first_index(); i < work.nest.total; i += index_step()) {
-    i64 at[2];
-    work.nest.locate(i, 1, at);
-    to[at[0]] = tile::convert_element<To>(from[at[1]]);
+  for (i64 first = first_index(); first < work.nest.total; first += alone * index_step()) {
+    i64 at[alone][2];
+    From held[alone];
+    tile::unroll<alone>([&](auto j) {
+      const i64 i = first + j * index_step();
+      if (i >= work.nest.total) return;
+      work.nest.locate(i, 1, at[j]);
+      held[j] = from[at[j][1]];
+    });
+    tile::unroll<alone>([&](auto j) {
+      if (first + j * index_step() < work.nest.total) to[at[j][0]] = tile::convert_element<To>(held[j]);
+    });
   }
 }
 
@@ -117,10 +126,10 @@ void launch_copy(const CopyArgs& args, Executor& executor) {
       work.units = work.nest.units(width);
       for (int k = 0; k < 2; ++k) work.whole[k] = work.nest.is_whole(k, width, 16 / width, work.data[k]);
     }
-    work.flat = tile::is_same_v<To, From> && is_long && !work.whole[0] && work.nest.has_no_gaps(0) &&
+    work.flat = tile::is_same_v<To, From> && work.units > 0 && !work.whole[0] && work.nest.has_no_gaps(0) &&
                 reinterpret_cast<size_t>(work.data[0]) % (width * sizeof(To)) == 0;
   }
-  const i64 items = work.units ? work.units : work.flat ? tile::ceil_div<i64>(work.nest.total, width) : work.nest.total;
+  const i64 items = work.units ? work.units : work.nest.total;
   launch("copy", copy_kernel<To, From>, grid_for(items, 256, executor), 256, 0, executor, work);
 }
 

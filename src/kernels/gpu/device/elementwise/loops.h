@@ -67,6 +67,13 @@ struct Nest {
       for (int k = 0; k < Operands; ++k) offset[k] = index * width * strides[k][0];
       return lengths[0] - index * width;
     }
+    if (rank == 2) {  // as most are: without a loop
+      const i64 length = tile::ceil_div<i64>(lengths[1], width);
+      const i64 row = width == 1 && total < most ? inverses[1](static_cast<int>(index)) : tile::quotient(index, length);
+      const i64 at = (index - row * length) * width;
+      for (int k = 0; k < Operands; ++k) offset[k] = row * strides[k][0] + at * strides[k][1];
+      return lengths[1] - at;
+    }
 #pragma unroll 1  // divisions are long, and are not worth copies
     for (int d = rank - 1; d >= 0; --d) {
 #if defined(__CUDA_ARCH__)
