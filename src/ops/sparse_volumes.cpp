@@ -38,7 +38,7 @@ struct Pair {
 extern "C" TESSERA_KERNEL(256) void sparse_volumes(const T* x, T* y, Volume m, i64 total) {
   const i64 i = block_in_grid() * 256 + thread_in_block();
   if (i >= total) return;
-  const auto& [outer, middle, inner] = m.of;
+  const Rows &outer = m.of[0], &middle = m.of[1], &inner = m.of[2];
   const i64 line = quotient(i, inner.count), plane = quotient(line, middle.count);
   const i64 groups = (outer.count + 3) / 4, volume = quotient(plane, groups);
   const int b = int(line - plane * middle.count), c = int(i - line * inner.count), first = int(plane - volume * groups) * 4;

@@ -46,7 +46,7 @@ struct RowsHeld {
 /// fn(Group, Int<width>, Int<held>, RowsHeld) as it fits `count` rows of n elements of type T, which kernels read more
 /// than once or, unless `again`, only once: warps, or blocks of up to `most` threads, that hold them in registers, 32
 /// elements of each row a thread; or blocks of `streams` threads that stream them. Rows of f64, which are rare, come
-/// element by element, which spares kernels, as does one for rows of any length that do not lie alike.
+/// element by element, which spares kernels; those that do not lie alike are streamed by warps or by blocks.
 template <class T, int count, bool again, int most, int streams, class Fn>
 void with_rows(i64 n, const RowLayout& layout, const Fn& fn) {
   constexpr int width = 16 / sizeof(T), held = 32 / width;
@@ -64,6 +64,8 @@ void with_rows(i64 n, const RowLayout& layout, const Fn& fn) {
       rows.shared = rows.kept * bytes;
       fn(team, Int<width>{}, how, rows);
     };
+    if (!layout.alike && n <= 1024)  // of which a block would have more threads than packs
+      return fn(Team<team_lanes>{}, Int<width>{}, Int<apart>{}, RowsHeld{Team<team_lanes>::threads});
     if (!layout.alike || n > 0x7fffffff - 1024 * width) return stream(Team<512>{}, Int<apart>{});
     if (threads <= team_lanes)
       return fn(Team<team_lanes>{}, Int<width>{}, Int<held>{}, RowsHeld{Team<team_lanes>::threads});
