@@ -40,7 +40,7 @@ Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor
 // ---- order: src/ops/order.cpp ---------------------------------------------------------------------------------------
 // Equal elements keep their order, and NaN counts as larger than all else.
 
-/// Values and where they were (i64). On GPUs the time of lines of more than some thousands grows with their square.
+/// Values and where they were (i64).
 std::pair<Tensor, Tensor> sort(const Tensor& x, int64_t dim = -1, bool descending = false);
 /// The values of sort(), ascending, in less time: places are sought for a gradient alone.
 Tensor sort_values(const Tensor& x, int64_t dim = -1);
