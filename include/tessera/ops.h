@@ -30,6 +30,10 @@ Tensor remainder(Tensor a, Tensor b);
 Tensor pow(Tensor a, Tensor b);
 Tensor maximum(Tensor a, Tensor b);
 Tensor minimum(Tensor a, Tensor b);
+/// The angle of the point (x, y), between -pi and pi, with the C library's special cases; at (0, 0) its gradient is 0.
+Tensor atan2(Tensor y, Tensor x);
+/// sqrt(a² + b²), without overflow; at (0, 0) its gradient is 0.
+Tensor hypot(Tensor a, Tensor b);
 Tensor add(const Tensor& a, double b);
 Tensor mul(const Tensor& a, double b);
 Tensor pow(const Tensor& a, double exponent);
@@ -51,11 +55,17 @@ Tensor reciprocal(Tensor x);
 Tensor sin(Tensor x);
 Tensor cos(Tensor x);
 Tensor tan(Tensor x);
+/// Arc sine, between -pi / 2 and pi / 2; NaN outside of [-1, 1].
+Tensor asin(Tensor x);
+/// Arc cosine, between 0 and pi; NaN outside of [-1, 1].
+Tensor acos(Tensor x);
 /// Arc tangent, between -pi / 2 and pi / 2.
 Tensor atan(Tensor x);
 Tensor tanh(Tensor x);
 Tensor sigmoid(Tensor x);
 Tensor erf(Tensor x);
+/// The inverse of erf (Giles 2010): infinite at -1 and 1, NaN beyond them.
+Tensor erfinv(Tensor x);
 Tensor floor(Tensor x);
 Tensor ceil(Tensor x);
 /// Half to even.

@@ -11,10 +11,6 @@ namespace tessera {
 // Functions of one tensor keep its shape and its floating dtype; integers become f32, and halves are computed in f32.
 // Two operands broadcast and are promoted as those of add().
 
-/// Arc cosine, between 0 and pi; NaN outside of [-1, 1].
-Tensor acos(const Tensor& x);
-/// Arc sine, between -pi / 2 and pi / 2; NaN outside of [-1, 1].
-Tensor asin(const Tensor& x);
 Tensor sinh(const Tensor& x);
 Tensor cosh(const Tensor& x);
 Tensor asinh(const Tensor& x);
@@ -22,14 +18,8 @@ Tensor asinh(const Tensor& x);
 Tensor acosh(const Tensor& x);
 /// NaN outside of [-1, 1].
 Tensor atanh(const Tensor& x);
-/// The angle of the point (x, y), between -pi and pi; 0 of (0, 0).
-Tensor atan2(const Tensor& y, const Tensor& x);
 Tensor log2(const Tensor& x);
 Tensor log10(const Tensor& x);
-/// sqrt(a² + b²), without overflow.
-Tensor hypot(const Tensor& a, const Tensor& b);
-/// The inverse of erf: infinite at -1 and 1, NaN beyond them. Computed in f64, as the next two.
-Tensor erfinv(const Tensor& x);
 /// log |gamma(x)|, infinite at 0, -1, -2, ...
 Tensor lgamma(const Tensor& x);
 /// The derivative of lgamma; NaN at -1, -2, ...

@@ -10,6 +10,7 @@
 #include "ops/batch_norm.h"
 #include "ops/elements.h"
 #include "ops/gradient.h"
+#include "ops/map_graph.h"
 #include "ops/op_name.h"
 #include "ops/op_table.h"
 #include "ops/reference.h"
@@ -166,10 +167,19 @@ double gelu_tanh_slope(double x) {
 double silu_slope(double x) { return sigmoid_of(x) * (1 + x * (1 - sigmoid_of(x))); }
 double softplus_of(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
 double remainder_of(double a, double b) { return a - std::floor(a / b) * b; }
+// By bisection.
+double erfinv_of(double x) {
+  if (!(std::abs(x) < 1)) return std::abs(x) == 1 ? x * INFINITY : NAN;
+  double low = -6, high = 6;
+  for (int step = 0; step < 64; ++step) {
+    const double middle = (low + high) / 2;
+    (std::erf(middle) < x ? low : high) = middle;
+  }
+  return low;
+}
 
 // ---- makers of ops
 
-using Vjp = Tensors (*)(const Saved&, const Tensors&);
 using T = const Tensor&;
 enum class From { Input, Output };  // what a gradient is computed from
 using enum From;
@@ -197,7 +207,7 @@ constexpr Op unary(Autocast autocast = Autocast::None, Vjp fused = nullptr) {
           .outputs = "y",
           .infer = infer_unary<op, result>,
           .vjp = unary_vjp<from, gradient>,
-          .fused_vjp = fused,
+          .fused_vjp = fused ? fused : traced_vjp<unary_vjp<from, gradient>>,
           .reference = unary_reference<value>,
           .saves = from == Input ? Saves{.inputs = 1} : Saves{.outputs = 1},
           .autocast = autocast,
@@ -273,13 +283,21 @@ Tensors binary_vjp(const Saved& s, const Tensors& grads) {
   return out;
 }
 
+// How both are made: one after the other, and in one pass.
+struct Gradients {
+  Vjp vjp = nullptr, fused = nullptr;
+};
+template <auto to_a, auto to_b>
+constexpr Gradients gradients{binary_vjp<to_a, to_b>, traced_vjp<binary_vjp<to_a, to_b>>};
+
 template <OpName op, Result result, auto value>
-constexpr Op binary(Vjp vjp = nullptr, Saves saves = {}, Autocast autocast = Autocast::None) {
+constexpr Op binary(Gradients gradients = {}, Saves saves = {}, Autocast autocast = Autocast::None) {
   return {.name = op.text,
           .inputs = op.view().ends_with("_backward") ? "dy, x" : "a, b",
           .outputs = op.view().ends_with("_backward") ? "dx" : "y",
           .infer = infer_binary<op, result>,
-          .vjp = vjp,
+          .vjp = gradients.vjp,
+          .fused_vjp = gradients.fused,
           .reference = binary_reference<value>,
           .saves = saves,
           .autocast = autocast,
@@ -336,8 +354,11 @@ const Op reciprocal_op = within(0.3, 3, unary<"reciprocal", Real, [](double x) {
 const Op sin_op = within(-9, 9, unary<"sin", Real, [](double x) { return std::sin(x); }, Input, [](T g, T x) { return g * cos(x); }>());
 const Op cos_op = within(-9, 9, unary<"cos", Real, [](double x) { return std::cos(x); }, Input, [](T g, T x) { return -(g * sin(x)); }>());
 const Op tan_op = within(-1.3, 1.3, unary<"tan", Real, [](double x) { return std::tan(x); }, Output, [](T g, T y) { return g * (square(y) + 1.0); }>(kFloat32));
+const Op asin_op = within(-0.9, 0.9, unary<"asin", Real, [](double x) { return std::asin(x); }, Input, [](T g, T x) { return g * rsqrt((1.0 - x) * (x + 1.0)); }>(kFloat32));
+const Op acos_op = within(-0.9, 0.9, unary<"acos", Real, [](double x) { return std::acos(x); }, Input, [](T g, T x) { return -(g * rsqrt((1.0 - x) * (x + 1.0))); }>(kFloat32));
 const Op atan_op = within(-4, 4, unary<"atan", Real, [](double x) { return std::atan(x); }, Input, [](T g, T x) { return g / (square(x) + 1.0); }>());
 const Op erf_op = within(-3, 3, unary<"erf", Real, [](double x) { return std::erf(x); }, Input, [](T g, T x) { return g * exp(-square(x)) * (2 * std::numbers::inv_sqrtpi); }>());
+const Op erfinv_op = within(-0.9, 0.9, unary<"erfinv", Real, [](double x) { return erfinv_of(x); }, Output, [](T g, T y) { return g * exp(square(y)) * (1 / (2 * std::numbers::inv_sqrtpi)); }>(kFloat32));
 const Op tanh_op = within(-4, 4, unary<"tanh", Real, [](double x) { return std::tanh(x); }, Output, [](T g, T y) { return g * (1.0 - square(y)); }>(kNone, fused_vjp<tanh_backward, Output>));
 const Op sigmoid_op = within(-6, 6, unary<"sigmoid", Real, sigmoid_of, Output, [](T g, T y) { return g * (y * (1.0 - y)); }>(kNone, fused_vjp<sigmoid_backward, Output>));
 const Op relu_op = unary<"relu", Like, [](double x) { return 0 < x ? x : 0; }, Output, [](T g, T y) { return keep_where(gt(y, number_like(y, 0)), g); }>(kNone, fused_vjp<relu_backward, Output>);
@@ -366,21 +387,29 @@ Tensor share_of(T g, T winner, T loser) { return where(eq(winner, loser), g * 0.
 Tensor pow_gradient_of_base(T g, S s) { return keep_where(ne(b_of(s), number_like(b_of(s), 0)), g * b_of(s) * pow(a_of(s), b_of(s) + -1.0)); }
 Tensor pow_gradient_of_exponent(T g, S s) { return keep_where(ne(a_of(s), number_like(a_of(s), 0)), g * s.outputs[0] * log(a_of(s))); }
 
-const Op add_op = on_sizes<[](Dim a, Dim b) { return a + b; }>(binary<"add", Like, [](double a, double b) { return a + b; }>(binary_vjp<whole, whole>, kShapes));
-const Op sub_op = on_sizes<[](Dim a, Dim b) { return a - b; }>(binary<"sub", Like, [](double a, double b) { return a - b; }>(binary_vjp<whole, [](T g, S) { return -g; }>, kShapes));
+// Neither squares what is large nor divides by zero.
+Tensor share_of_hypot(T x, T hypot) { return x / where(eq(hypot, number_like(hypot, 0)), number_like(hypot, 1), hypot); }
+Tensor turn_of(T x, S s) { const Tensor h = hypot(a_of(s), b_of(s)); return share_of_hypot(share_of_hypot(x, h), h); }
+
+const Op add_op = on_sizes<[](Dim a, Dim b) { return a + b; }>(binary<"add", Like, [](double a, double b) { return a + b; }>({binary_vjp<whole, whole>}, kShapes));
+const Op sub_op = on_sizes<[](Dim a, Dim b) { return a - b; }>(binary<"sub", Like, [](double a, double b) { return a - b; }>({binary_vjp<whole, [](T g, S) { return -g; }>}, kShapes));
 const Op mul_op = on_sizes<[](Dim a, Dim b) { return a * b; }>(binary<"mul", Like, [](double a, double b) { return a * b; }>(
-    binary_vjp<[](T g, S s) { return g * b_of(s); }, [](T g, S s) { return g * a_of(s); }>, kInputs));
+    {binary_vjp<[](T g, S s) { return g * b_of(s); }, [](T g, S s) { return g * a_of(s); }>}, kInputs));
 const Op div_op = within(0.3, 3, binary<"div", Real, [](double a, double b) { return a / b; }>(
-    binary_vjp<[](T g, S s) { return g / b_of(s); }, [](T g, S s) { return -(g * a_of(s) / square(b_of(s))); }>, kInputs));
-const Op floor_div_op = on_sizes<[](Dim a, Dim b) { return a / b; }>(within(0.3, 5, binary<"floor_div", Like, [](double a, double b) { return std::floor(a / b); }>(zero_binary_vjp, kShapes)));
+    gradients<[](T g, S s) { return g / b_of(s); }, [](T g, S s) { return -(g * a_of(s) / square(b_of(s))); }>, kInputs));
+const Op floor_div_op = on_sizes<[](Dim a, Dim b) { return a / b; }>(within(0.3, 5, binary<"floor_div", Like, [](double a, double b) { return std::floor(a / b); }>({zero_binary_vjp}, kShapes)));
 const Op remainder_op = on_sizes<[](Dim a, Dim b) { return a - a / b * b; }>(within(0.3, 5, binary<"remainder", Like, remainder_of>(
-    binary_vjp<whole, [](T g, S s) { return -(g * floor_div(a_of(s), b_of(s))); }>, kInputs)));
+    gradients<whole, [](T g, S s) { return -(g * floor_div(a_of(s), b_of(s))); }>, kInputs)));
 const Op pow_op = within(0.3, 2, binary<"pow", Like, [](double a, double b) { return std::pow(a, b); }>(
-    binary_vjp<pow_gradient_of_base, pow_gradient_of_exponent>, kEverything, kFloat32));
+    gradients<pow_gradient_of_base, pow_gradient_of_exponent>, kEverything, kFloat32));
+const Op atan2_op = within(0.3, 3, binary<"atan2", Real, [](double a, double b) { return std::atan2(a, b); }>(
+    gradients<[](T g, S s) { return g * turn_of(b_of(s), s); }, [](T g, S s) { return -(g * turn_of(a_of(s), s)); }>, kInputs));
+const Op hypot_op = within(0.3, 3, binary<"hypot", Real, [](double a, double b) { return std::hypot(a, b); }>(
+    gradients<[](T g, S s) { return g * share_of_hypot(a_of(s), s.outputs[0]); }, [](T g, S s) { return g * share_of_hypot(b_of(s), s.outputs[0]); }>, kEverything));
 const Op maximum_op = on_sizes<largest>(binary<"maximum", Like, [](double a, double b) { return b < a || a != a ? a : b; }>(
-    binary_vjp<[](T g, S s) { return share_of(g, a_of(s), b_of(s)); }, [](T g, S s) { return share_of(g, b_of(s), a_of(s)); }>, kInputs));
+    gradients<[](T g, S s) { return share_of(g, a_of(s), b_of(s)); }, [](T g, S s) { return share_of(g, b_of(s), a_of(s)); }>, kInputs));
 const Op minimum_op = on_sizes<smallest>(binary<"minimum", Like, [](double a, double b) { return a < b || a != a ? a : b; }>(
-    binary_vjp<[](T g, S s) { return share_of(g, -a_of(s), -b_of(s)); }, [](T g, S s) { return share_of(g, -b_of(s), -a_of(s)); }>, kInputs));
+    gradients<[](T g, S s) { return share_of(g, -a_of(s), -b_of(s)); }, [](T g, S s) { return share_of(g, -b_of(s), -a_of(s)); }>, kInputs));
 
 const Op eq_op = binary<"eq", Truth, [](double a, double b) { return a == b; }>();
 const Op ne_op = binary<"ne", Truth, [](double a, double b) { return a != b; }>();

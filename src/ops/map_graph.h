@@ -59,4 +59,31 @@ Tensor map_elements(const Tensor (&in)[n], DType computed, DType result, F, Numb
   return map_elements(traced, {f, computed, result, {static_cast<double>(numbers)...}}, Tensors(in, in + n));
 }
 
+using Vjp = Tensors (*)(const Saved&, const Tensors&);
+
+/// The gradients of calls of one operator without attributes, whose vjp makes them of maps: by one operator, which is
+/// traced once, where that is less; by the vjp elsewhere.
+class TracedVjp {
+ public:
+  explicit TracedVjp(Vjp vjp) : vjp_(vjp) {}
+  Tensors operator()(const Saved& s, const Tensors& grads);
+
+ private:
+  struct Traced {
+    DType dtype;
+    uint32_t needs;
+    std::optional<Attrs> attrs;  // of map_graph
+  };
+  const std::optional<Attrs>& attrs_of(const Saved& s, const Tensor& grad);
+  Vjp vjp_;
+  std::vector<Traced> known_;
+};
+
+/// A fused vjp by that.
+template <Vjp vjp>
+Tensors traced_vjp(const Saved& s, const Tensors& grads) {
+  static thread_local TracedVjp traced(vjp);
+  return traced(s, grads);
+}
+
 }  // namespace tessera

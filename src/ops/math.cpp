@@ -32,15 +32,7 @@ Tensor atanh_of_positive(const Tensor& a) { return log1p(a * 2.0 / (1.0 - a)) * 
 
 }  // namespace
 
-// ---- trigonometric and hyperbolic
-
-Tensor acos(const Tensor& x) {
-  return map_in_single(x, [](const Tensor& v) { return atan(sqrt((1.0 - v) / (v + 1.0))) * 2.0; });
-}
-
-Tensor asin(const Tensor& x) {
-  return map_in_single(x, [](const Tensor& v) { return atan(v / sqrt((1.0 - v) * (v + 1.0))); });
-}
+// ---- hyperbolic
 
 Tensor sinh(const Tensor& x) {
   return map_in_single(x, [](const Tensor& v) { return (expm1(v) - expm1(-v)) * 0.5; });
@@ -65,36 +57,13 @@ Tensor atanh(const Tensor& x) {
   return map_in_single(x, [](const Tensor& v) { return odd(v, atanh_of_positive); });
 }
 
-// The arc tangent of the smaller side by the larger one, then the octant.
-Tensor atan2(const Tensor& y, const Tensor& x) {
-  return map_in_single(y, x, [](const Tensor& b, const Tensor& a) {
-    const Tensor side = side_of_zero(a), upright = side_of_zero(b), width = a * side, height = b * upright;
-    const Tensor steep = gt(height, width), larger = where(steep, height, width), smaller = where(steep, width, height);
-    const Tensor zero = number_like(larger, 0), one = number_like(larger, 1);
-    const Tensor ratio =
-        where(logical_and(isinf(larger), isinf(smaller)), one, smaller / where(eq(larger, zero), one, larger));
-    const Tensor octant = atan(ratio), quadrant = where(steep, std::numbers::pi / 2 - octant, octant);
-    return where(below_zero(a), std::numbers::pi - quadrant, quadrant) * upright;
-  });
-}
-
-// ---- logarithms, powers, special functions
+// ---- logarithms
 
 Tensor log2(const Tensor& x) {
   return map_in_single(x, [](const Tensor& v) { return log(v) * std::numbers::log2e; });
 }
 Tensor log10(const Tensor& x) {
   return map_in_single(x, [](const Tensor& v) { return log(v) * std::numbers::log10e; });
-}
-
-Tensor hypot(const Tensor& a, const Tensor& b) {
-  return map_in_single(a, b, [](const Tensor& x, const Tensor& y) {
-    // The result is the same for each scale, and so is its gradient: the scale needs none.
-    const Tensor larger = maximum(abs(x), abs(y)).detach(), one = number_like(larger, 1);
-    const Tensor none = logical_or(eq(larger, number_like(larger, 0)), isinf(larger));
-    const Tensor scale = where(none, one, larger);
-    return where(none, larger, sqrt(where(none, one, square(x / scale) + square(y / scale))) * scale);
-  });
 }
 
 // ---- divisions

@@ -1,5 +1,5 @@
-// The inverse of the error function, and functions of the gamma function, made of operators: in f64 to its last digits,
-// some also by shorter formulas in f32, which halves are rounded from.
+// Functions of the gamma function, made of operators: in f64 to its last digits, some also by shorter formulas in f32,
+// which halves are rounded from.
 #include <cmath>
 #include <numbers>
 
@@ -11,15 +11,6 @@
 
 namespace tessera {
 namespace {
-
-// Winitzki's approximation, right to 0.2 per cent, for |x| < 1.
-Tensor rough_erfinv(const Tensor& x) {
-  const NoGrad plain;
-  constexpr double a = 0.147;
-  const Tensor logarithm = log1p(-square(x)), t = logarithm * 0.5 + 2 / (std::numbers::pi * a);
-  const Tensor squared = logarithm * (-1 / a) / (sqrt(square(t) - logarithm * (1 / a)) + t);
-  return sign(x) * sqrt(squared);
-}
 
 // The sum of c[i] w^-(2i + 1), w large.
 Tensor odd_powers(const Tensor& w, std::initializer_list<double> c) {
@@ -35,17 +26,6 @@ Tensor from_integer(const Tensor& x) { return x - round(x); }
 
 constexpr int kShift = 8;  // the series hold from here on
 
-// Halley's method, each step of which has three times as many right digits as the one before. It starts from a
-// constant, so one step more makes the gradient exact, too.
-Tensor precise_erfinv(const Tensor& x) {
-  Tensor y = rough_erfinv(x);
-  for (int step = 0; step < 4; ++step) {
-    const Tensor newton = (erf(y) - x) * exp(square(y)) * (1 / (2 * std::numbers::inv_sqrtpi));
-    y = y - newton / (y * newton + 1.0);
-  }
-  return y;
-}
-
 // The sum of c[i] t^i for t = (x - middle) / reach, from -1 to 1: coefficients are of a Chebyshev fit in t, whose
 // relative error is below 5e-9.
 Tensor fitted(const Tensor& x, double middle, double reach, std::initializer_list<double> c) {
@@ -56,29 +36,6 @@ Tensor fitted(const Tensor& x, double middle, double reach, std::initializer_lis
   Tensor sum = from_middle * next();
   while (it + 1 != std::rend(c)) sum = (sum + next()) * from_middle;
   return sum + next();
-}
-
-// As Giles 2010: a function of w = -log(1 - x²) times x, in two parts.
-Tensor quick_erfinv(const Tensor& x) {
-  const Tensor w = -log((1.0 - x) * (x + 1.0)), inner = lt(w, number_like(w, 5));
-  const Tensor small =
-      fitted(w, 2.5, 2.5,
-             {1.50140935, 0.616600692, -0.0261082808, -0.0195735643, 0.0085259345, -0.000487876475, -0.000836468738,
-              0.000292135779, 2.51574346e-05, -4.14004351e-05, 4.14957776e-06, 2.93113661e-06});
-  const Tensor large = fitted(sqrt(where(inner, number_like(w, 5), w)), 3.2, 1,
-                              {3.03363657, 1.00469241, 0.00597345592, -0.0042936552, 0.0029474937, -0.00199505776,
-                               0.00109252927, -0.000356300635, -3.89268681e-05, 9.88480581e-05, -3.09990533e-05});
-  return where(inner, small, large) * x;
-}
-
-// y as a constant, with the gradient of erfinv by its formula, sqrt(pi) / 2 e^(y²), and the next two of that one.
-Tensor with_slopes_of_erfinv(const Tensor& y, const Tensor& x) {
-  if (!x.requires_grad()) return y;
-  const Tensor none = x - x.detach(), value = y.detach();
-  Tensor made = value;
-  for (int order = 0; order < 3; ++order)
-    made = value + none * exp(square(made)) * (1 / (2 * std::numbers::inv_sqrtpi));
-  return made;
 }
 
 // For z >= 1/2: Stirling's series where z >= 8, and the recurrence below.
@@ -171,17 +128,6 @@ Tensor with_slope_of(const Tensor& value, const Tensor& slope) {
 bool is_wide(const Tensor& v) { return v.dtype() == Float64; }
 
 }  // namespace
-
-Tensor erfinv(const Tensor& x) {
-  return map_in_single(x, [](const Tensor& v) {
-    const Tensor one = number_like(v, 1), size = abs(v), inside = lt(size, one);
-    const Tensor bounded = where(inside, v, number_like(v, 0));
-    const Tensor y = is_wide(v) ? precise_erfinv(bounded) : with_slopes_of_erfinv(quick_erfinv(bounded), bounded);
-    // A product, so that the gradient there is infinite or NaN, too.
-    const Tensor beyond = where(inside, number_like(v, 0), v);
-    return where(inside, y, beyond * where(eq(size, one), number_like(v, INFINITY), number_like(v, NAN)));
-  });
-}
 
 namespace {
 CardKernel lgamma_kernel("lgamma_of_each", R"(

@@ -1,6 +1,6 @@
 // Elementary functions, one source for a scalar or a Vec of any width. For float they are polynomials with an
 // error of a few units in the last place (tests/tile/test_math.cpp); double goes to the C library per lane.
-// The polynomials are minimax fits made for this file.
+// The polynomials are minimax fits made for this file. Angles and their sides are in trigonometry.h.
 #pragma once
 
 #include "lookup.h"
@@ -17,7 +17,11 @@ __device__ double __ocml_erfc_f64(double);
 __device__ double __ocml_sin_f64(double);
 __device__ double __ocml_cos_f64(double);
 __device__ double __ocml_tan_f64(double);
+__device__ double __ocml_asin_f64(double);
+__device__ double __ocml_acos_f64(double);
 __device__ double __ocml_atan_f64(double);
+__device__ double __ocml_erfinv_f64(double);
+__device__ double __ocml_atan2_f64(double, double);
 __device__ double __ocml_pow_f64(double, double);
 }
 #endif
@@ -30,14 +34,17 @@ namespace libm {
 #define TESSERA_LIBM(name) \
   TESSERA_HD double name(double x) { return __ocml_##name##_f64(x); }
 TESSERA_HD double pow(double x, double y) { return __ocml_pow_f64(x, y); }
+TESSERA_HD double atan2(double y, double x) { return __ocml_atan2_f64(y, x); }
 #elif TESSERA_GPU_COMPILER
 #define TESSERA_LIBM(name) \
   TESSERA_HD double name(double x) { return ::name(x); }
 TESSERA_HD double pow(double x, double y) { return ::pow(x, y); }
+TESSERA_HD double atan2(double y, double x) { return ::atan2(y, x); }
 #else
 #define TESSERA_LIBM(name) \
   TESSERA_HD double name(double x) { return __builtin_##name(x); }
 TESSERA_HD double pow(double x, double y) { return __builtin_pow(x, y); }
+TESSERA_HD double atan2(double y, double x) { return __builtin_atan2(y, x); }
 #endif
 TESSERA_LIBM(exp)
 TESSERA_LIBM(exp2)
@@ -48,14 +55,32 @@ TESSERA_LIBM(erfc)
 TESSERA_LIBM(sin)
 TESSERA_LIBM(cos)
 TESSERA_LIBM(tan)
-TESSERA_LIBM(atan)
-#if !defined(__HIPCC__)
 TESSERA_LIBM(asin)
 TESSERA_LIBM(acos)
+TESSERA_LIBM(atan)
+#if !defined(__HIPCC__)
 TESSERA_LIBM(sinh)
 TESSERA_LIBM(cosh)
 TESSERA_LIBM(expm1)
 TESSERA_LIBM(log1p)
+#endif
+#if TESSERA_GPU_COMPILER
+TESSERA_LIBM(erfinv)
+#else
+/// Halley's method, each step of which has three times as many right digits as the one before, begun with Winitzki's
+/// approximation. Infinite at 1 and -1, NaN beyond them.
+inline double erfinv(double x) {
+  constexpr double a = 0.147, per_pi = 0.31830988618379067154, slope = 0.88622692545275801365;
+  const double size = __builtin_fabs(x);
+  if (!(size < 1)) return size == 1 ? x * __builtin_inf() : __builtin_nan("");
+  const double l = log1p(-x * x), t = l * 0.5 + 2 * per_pi / a;
+  double y = __builtin_copysign(__builtin_sqrt(-l / a / (__builtin_sqrt(t * t - l / a) + t)), x);
+  for (int step = 0; step < 3; ++step) {
+    const double newton = (erf(y) - x) * exp(y * y) * slope;
+    y -= newton / (y * newton + 1);
+  }
+  return y;
+}
 #endif
 #undef TESSERA_LIBM
 
@@ -71,6 +96,12 @@ TESSERA_HD float exp(float x) { return ::expf(x); }
 TESSERA_HD float log(float x) { return ::logf(x); }
 TESSERA_HD float log1p(float x) { return ::log1pf(x); }
 TESSERA_HD float tanh(float x) { return ::tanhf(x); }
+TESSERA_HD float sin(float x) { return ::sinf(x); }
+TESSERA_HD float cos(float x) { return ::cosf(x); }
+TESSERA_HD float tan(float x) { return ::tanf(x); }
+TESSERA_HD float erfinv(float x) { return ::erfinvf(x); }
+TESSERA_HD float atan2(float y, float x) { return ::atan2f(y, x); }
+TESSERA_HD float hypot(float a, float b) { return ::hypotf(a, b); }
 #else
 template <class V>
 inline constexpr bool has = false;
@@ -82,6 +113,18 @@ template <class V>
 V log1p(V);
 template <class V>
 V tanh(V);
+template <class V>
+V sin(V);
+template <class V>
+V cos(V);
+template <class V>
+V tan(V);
+template <class V>
+V erfinv(V);
+template <class V>
+V atan2(V, V);
+template <class V>
+V hypot(V, V);
 #endif
 }  // namespace native
 
@@ -441,6 +484,31 @@ TESSERA_HD V erf(V x) {
   }
 }
 
+/// The inverse of erf, infinite at 1 and -1 and NaN beyond them: as Giles 2010 a function of w = -log(1 - x²) times x,
+/// in two parts, of which the second is rare.
+template <class V>
+TESSERA_HD V erfinv(V x) {
+  if constexpr (detail::is_f64<V>) {
+    return detail::via_f64(x, [](double s) { return libm::erfinv(s); });
+  } else if constexpr (native::has<V>) {
+    return native::erfinv(x);
+  } else {
+    const V one = V(1.0f), w = -log((one - x) * (x + one));
+    const auto inner = w < V(5.0f);
+    V p = detail::horner(fma(w, V(0.4f), -one), 1.50140935f, 0.616600692f, -0.0261082808f, -0.0195735643f,
+                         0.0085259345f, -0.000487876475f, -0.000836468738f, 0.000292135779f, 2.51574346e-05f,
+                         -4.14004351e-05f, 4.14957776e-06f, 2.93113661e-06f);
+    if (!all(inner)) {
+      const V outer = detail::horner(sqrt(w) - V(3.2f), 3.03363657f, 1.00469241f, 0.00597345592f, -0.0042936552f,
+                                     0.0029474937f, -0.00199505776f, 0.00109252927f, -0.000356300635f, -3.89268681e-05f,
+                                     9.88480581e-05f, -3.09990533e-05f);
+      p = select(inner, p, outer);
+      p = select(abs(x) == one, V(__builtin_inff()), p);
+    }
+    return p * x;
+  }
+}
+
 /// Standard normal distribution function, accurate in the far tail too, and e^(-x^2 / 2).
 template <class V>
 struct Normal {
@@ -538,133 +606,12 @@ TESSERA_HD V silu_grad(V x) {
   return silu_both(x).slope;
 }
 
-namespace detail {
-
-#if defined(__FMA__) || TESSERA_GPU_COMPILER
-inline constexpr float reducible = 0x1p26f;
-#else
-inline constexpr float reducible = 0x1p12f;  // the products of the reduction are rounded
-#endif
-
-/// x = q pi / 2 + r: the sine and the cosine of r.
-template <class V>
-struct Quadrant {
-  using I = rebind_t<V, i32>;
-  V sine, cosine;
-  I q;
-  explicit TESSERA_HD Quadrant(V x) {
-    using D = rebind_t<V, double>;
-    const D wide = convert<double>(x);  // reduced in double: exact enough up to the limit
-    const D n = round(wide * D(0.636619772367581343076));
-    q = convert<i32>(select(abs(wide) < D(reducible), n, D(0.0)));
-    set(convert<float>(fma(n, D(-6.12323399573676603587e-17), fma(n, D(-1.57079632679489655800), wide))));
-  }
-  /// n and x in f32: the first product's rounding would be of bits that the difference does not have.
-  TESSERA_HD Quadrant(V x, V n) : q(convert<i32>(n)) {
-    set(fma(n, V(0x1.ee59dap-50f), fma(n, V(0x1.777a5cp-25f), fma(n, V(-0x1.921fb6p+0f), x))));
-  }
-
- private:
-  TESSERA_HD void set(V r) {
-    const V z = r * r;
-    sine = fma(r * z, horner(z, -1.666666664e-01f, 8.333329267e-03f, -1.983929612e-04f, 2.717939820e-06f), r);
-    cosine = fma(z * z, horner(z, 4.166666662e-02f, -1.388888360e-03f, 2.479947861e-05f, -2.720678725e-07f),
-                 fma(z, V(-0.5f), V(1.0f)));
-  }
-};
-template <class V>
-TESSERA_HD V sin_of(const Quadrant<V>& at, int quadrants) {
-  using I = rebind_t<V, i32>;
-  const I q = at.q + I(quadrants);
-  const V y = select((q & I(1)) == I(0), at.sine, at.cosine);
-  return select((q & I(2)) == I(0), y, -y);
-}
-template <class V>
-TESSERA_HD V tan_of(const Quadrant<V>& at) {
-  using I = rebind_t<V, i32>;
-  const auto even = (at.q & I(1)) == I(0);
-  return select(even, at.sine, -at.cosine) / select(even, at.cosine, at.sine);
-}
-/// Whether all of x are reduced in f32: three parts of pi / 2 are enough for quotients of 13 bits.
-template <class V>
-TESSERA_HD bool all_near_zero(V x) {
-  if constexpr (rounds<V> && is_same_v<element_t<V>, float>) return all(abs(x) < V(0x1p13f));
-  else return false;
-}
-template <class V>
-TESSERA_HD Quadrant<V> quadrant_near_zero(V x) {
-  return Quadrant<V>(x, round(x * V(0.636619747f)));
-}
-
-/// `reduced` where x can be reduced in double, and f(x) elsewhere.
-template <class V, class F>
-TESSERA_HD V or_by_lane(V x, V reduced, F f) {
-  const auto ordinary = abs(x) < V(reducible);
-  return all(ordinary) ? reduced : select(ordinary, reduced, via_f64(x, f));
-}
-
-/// sin(x + quadrants * pi / 2).
-template <class V>
-TESSERA_HD V sin_shifted(V x, int quadrants) {
-  const auto exact = [=](double s) { return quadrants ? libm::cos(s) : libm::sin(s); };
-  if constexpr (is_f64<V>) {
-    return via_f64(x, exact);
-  } else {
-    if (all_near_zero(x)) return sin_of(quadrant_near_zero(x), quadrants);
-    if constexpr (is_wide<rebind_t<V, double>>)
-      return by_halves<V>([=](auto half) { return sin_shifted(half, quadrants); }, x);
-    else return or_by_lane(x, sin_of(Quadrant<V>(x), quadrants), exact);
-  }
-}
-
-}  // namespace detail
-
-template <class V>
-TESSERA_HD V sin(V x) {
-  return detail::sin_shifted(x, 0);
-}
-template <class V>
-TESSERA_HD V cos(V x) {
-  return detail::sin_shifted(x, 1);
-}
-template <class V>
-TESSERA_HD V tan(V x) {
-  const auto exact = [](double s) { return libm::tan(s); };
-  if constexpr (detail::is_f64<V>) {
-    return detail::via_f64(x, exact);
-  } else {
-    if (detail::all_near_zero(x)) return detail::tan_of(detail::quadrant_near_zero(x));
-    if constexpr (is_wide<rebind_t<V, double>>) return detail::by_halves<V>([](auto half) { return tan(half); }, x);
-    else return detail::or_by_lane(x, detail::tan_of(detail::Quadrant<V>(x)), exact);
-  }
-}
-
-/// Arc tangent, between -pi / 2 and pi / 2.
-template <class V>
-TESSERA_HD V atan(V x) {
-  if constexpr (detail::is_f64<V>) {
-    return detail::via_f64(x, [](double s) { return libm::atan(s); });
-  } else {
-    // atan(|x|) = start + atan(t) with |t| <= tan(pi / 8), where the polynomial holds to 7e-10; one division makes t.
-    const V a = abs(x), one = V(1.0f);
-    const auto middle = a > V(0.414213562f), large = a > V(2.41421356f);
-    const V start = select(large, V(1.57079633f), select(middle, V(0.785398163f), V(0.0f)));
-    const V t = select(large, -one, select(middle, a - one, a)) / select(large, a, select(middle, a + one, one));
-    const V z = t * t;
-    const V p =
-        detail::horner(z, -3.333331518e-01f, 1.999847097e-01f, -1.424352226e-01f, 1.059372711e-01f, -6.077991005e-02f);
-    return copysign(start + fma(t * z, p, t), x);
-  }
-}
-
 #if !defined(__HIPCC__)  // rare enough to go through the C library, one lane at a time
 #define TESSERA_BY_LANE(name)                                          \
   template <class V>                                                   \
   TESSERA_HD V name(V x) {                                             \
     return detail::via_f64(x, [](double s) { return libm::name(s); }); \
   }
-TESSERA_BY_LANE(asin)
-TESSERA_BY_LANE(acos)
 TESSERA_BY_LANE(sinh)
 TESSERA_BY_LANE(cosh)
 TESSERA_BY_LANE(expm1)
@@ -673,3 +620,5 @@ TESSERA_BY_LANE(log1p)
 #endif
 
 TESSERA_TILE_END
+
+#include "trigonometry.h"

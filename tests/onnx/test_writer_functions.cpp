@@ -27,7 +27,7 @@ Tensors both_of(const std::pair<Tensor, Tensor>& pair) { return {pair.first, pai
 
 std::vector<Written> functions_of_elements() {
   const Shape s{4, 5};
-  const auto one = [&](const char* name, Tensor (*f)(const Tensor&)) {
+  const auto one = [&](const char* name, std::function<Tensor(const Tensor&)> f) {
     return Written{name, s, [f](const Tensor& x) { return Tensors{f(x)}; }};
   };
   const auto all = [&](const char* name, std::function<Tensor(const Tensor&)> f) {

@@ -10,8 +10,8 @@ namespace {
 namespace tile = tessera::tile;
 
 /// Worst error over fresh inputs in [low, high], in units of the last place of the exact result.
-template <class V>
-double worst_ulp(double low, double high, V (*function)(V), double (*exact)(double)) {
+template <class V, class Function, class Exact>
+double worst_ulp(double low, double high, Function function, Exact exact) {
   std::mt19937 random(11);
   std::uniform_real_distribution<double> uniform(low, high);
   double worst = 0;
@@ -36,7 +36,7 @@ TYPED_TEST_SUITE(Math, Widths);
 
 #define WORST(function, exact, low, high) \
   worst_ulp<TypeParam>(                   \
-      low, high, [](TypeParam v) { return function; }, [](double x) -> double { return exact; })
+      low, high, [&](TypeParam v) { return function; }, [&](double x) -> double { return exact; })
 
 TYPED_TEST(Math, exponentials) {
   EXPECT_LT(WORST(tile::exp(v), std::exp(x), -87, 88), 1.5);
@@ -124,6 +124,59 @@ TYPED_TEST(Math, circular) {
   EXPECT_LT(WORST(tile::atan(v), std::atan(x), -0.5, 0.5), 3);
   EXPECT_LT(WORST(tile::atan(v), std::atan(x), -3, 3), 3);
   EXPECT_LT(WORST(tile::atan(v), std::atan(x), -1e9, 1e9), 3);
+}
+
+TYPED_TEST(Math, arcs) {
+  for (double bound : {1e-3, 0.5, 1.0}) {
+    EXPECT_LT(WORST(tile::asin(v), std::asin(x), -bound, bound), 3) << bound;
+    EXPECT_LT(WORST(tile::acos(v), std::acos(x), -bound, bound), 3) << bound;
+  }
+  EXPECT_LT(WORST(tile::acos(v), std::acos(x), 0.99999, 1), 3);
+  EXPECT_LT(WORST(tile::erf(tile::erfinv(v)), x, -0.5, 0.5), 4);
+  EXPECT_LT(WORST(tile::erf(tile::erfinv(v)), x, 0.5, 0.99999), 4);
+  for (double side : {1e-42, 1e-20, 0.7, 3.0, 1e20, 3e38})
+    for (double bound : {side, side / 16, side * 16}) {
+      const double most = std::min(bound, 3e38);
+      const TypeParam other(static_cast<tile::element_t<TypeParam>>(side));
+      const auto exact = static_cast<double>(tile::get(other, 0));
+      EXPECT_LT(WORST(tile::atan2(v, other), std::atan2(x, exact), -most, most), 3) << side << " " << most;
+      EXPECT_LT(WORST(tile::atan2(other, v), std::atan2(exact, x), -most, most), 3) << side << " " << most;
+      EXPECT_LT(WORST(tile::atan2(v, -other), std::atan2(x, -exact), -most, most), 3) << side << " " << most;
+      EXPECT_LT(WORST(tile::hypot(v, other), std::hypot(x, exact), -most / 2, most / 2), 3) << side << " " << most;
+    }
+}
+
+TYPED_TEST(Math, arcs_of_special_values) {
+  using T = tile::element_t<TypeParam>;
+  const auto of = [](double x) { return TypeParam(static_cast<T>(x)); };
+  const auto same = [](double got, double wanted) {
+    return std::isnan(wanted)
+               ? std::isnan(got)
+               : got == static_cast<double>(static_cast<T>(wanted)) && std::signbit(got) == std::signbit(wanted);
+  };
+  const double values[] = {0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 1e-44, INFINITY, -INFINITY, NAN};
+  for (double a : values) {
+    const double asin = tile::get(tile::asin(of(a)), 0), erfinv = tile::get(tile::erfinv(of(a)), 0);
+    EXPECT_TRUE(same(asin, std::asin(static_cast<double>(static_cast<T>(a))))) << a << " " << asin;
+    EXPECT_EQ(std::isnan(tile::get(tile::acos(of(a)), 0)), std::isnan(std::acos(a))) << a;
+    if (!(std::abs(a) < 1)) {
+      EXPECT_TRUE(same(erfinv, std::abs(a) == 1 ? a * INFINITY : NAN)) << a << " " << erfinv;
+    }
+    for (double b : values) {
+      const double exact_a = static_cast<double>(static_cast<T>(a)), exact_b = static_cast<double>(static_cast<T>(b));
+      const double angle = tile::get(tile::atan2(of(a), of(b)), 0), wanted = std::atan2(exact_a, exact_b);
+      EXPECT_EQ(std::isnan(angle), std::isnan(wanted)) << a << " " << b;
+      if (!std::isnan(wanted)) {
+        EXPECT_NEAR(angle, wanted, 3e-7) << a << " " << b;
+        EXPECT_EQ(std::signbit(angle), std::signbit(wanted)) << a << " " << b;
+      }
+      const double side = tile::get(tile::hypot(of(a), of(b)), 0), length = std::hypot(exact_a, exact_b);
+      EXPECT_EQ(std::isnan(side), std::isnan(length)) << a << " " << b;
+      if (std::isinf(length)) {
+        EXPECT_EQ(side, INFINITY) << a << " " << b;
+      }
+    }
+  }
 }
 
 TYPED_TEST(Math, rounding) {

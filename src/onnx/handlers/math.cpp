@@ -171,8 +171,10 @@ Values dropout(const Call& c) {
 
 constexpr Entry entries[] = {
     {"Abs", 1, unary<tessera::abs>},
+    {"Acos", 7, unary<tessera::acos>},
     {"Add", 1, binary<add>},
     {"And", 1, binary<logical_and>},
+    {"Asin", 7, unary<tessera::asin>},
     {"Atan", 7, unary<tessera::atan>},
     {"Cast", 6, cast_to},
     {"CastLike", 15, cast_like},

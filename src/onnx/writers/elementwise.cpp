@@ -1,5 +1,6 @@
 // Functions of elements.
 #include <cmath>
+#include <numbers>
 
 #include "onnx/tensors.h"
 #include "onnx/writer.h"
@@ -40,6 +41,8 @@ TESSERA_ONNX_OP(Log)
 TESSERA_ONNX_OP(Sin)
 TESSERA_ONNX_OP(Cos)
 TESSERA_ONNX_OP(Tan)
+TESSERA_ONNX_OP(Asin)
+TESSERA_ONNX_OP(Acos)
 TESSERA_ONNX_OP(Atan)
 TESSERA_ONNX_OP(Sigmoid)
 TESSERA_ONNX_OP(Erf)
@@ -92,6 +95,76 @@ Names log1p_of(const OpCall& c) {
   const Name exact = c.node("Where", {c.node("Equal", {u, one}), x, small});
   return {c.node("Where", {c.node("Greater", {x, one}), log, exact})};
 }
+
+// What ONNX has no operator for is computed in f32 at least.
+class Formula {
+ public:
+  explicit Formula(const OpCall& c) : c_(c), dtype_(c.out().dtype == Float64 ? Float64 : Float32) {}
+  DType dtype() const { return dtype_; }
+  Name in(size_t i) const { return c_.in_as(i, dtype_); }
+  Name number(double value) const { return c_.number(value, dtype_); }
+  Name operator()(std::string_view op, const Names& in) const { return c_.node(op, in); }
+  Name choose(const Name& condition, const Name& a, const Name& b) const { return c_.node("Where", {condition, a, b}); }
+  /// The sum of coefficients[i] x^i.
+  Name polynomial(const Name& x, std::initializer_list<double> coefficients) const {
+    auto it = std::rbegin(coefficients);
+    Name sum = number(*it);
+    while (++it != std::rend(coefficients)) sum = c_.node("Add", {c_.node("Mul", {sum, x}), number(*it)});
+    return sum;
+  }
+  Names result(const Name& y) const { return {c_.cast(y, dtype_, c_.out().dtype)}; }
+
+ private:
+  const OpCall& c_;
+  DType dtype_;
+};
+
+// As tile::erfinv; in f64 two of Halley's steps follow.
+Names erfinv_of(const OpCall& c) {
+  const Formula f(c);
+  const Name x = f.in(0), one = f.number(1);
+  const Name w = f("Neg", {f("Log", {f("Mul", {f("Sub", {one, x}), f("Add", {one, x})})})});
+  const Name inner = f("Less", {w, f.number(5)});
+  const Name near =
+      f.polynomial(f("Sub", {f("Mul", {w, f.number(0.4)}), one}),
+                   {1.50140935, 0.616600692, -0.0261082808, -0.0195735643, 0.0085259345, -0.000487876475,
+                    -0.000836468738, 0.000292135779, 2.51574346e-05, -4.14004351e-05, 4.14957776e-06, 2.93113661e-06});
+  const Name far = f.polynomial(f("Sub", {f("Sqrt", {f("Max", {w, f.number(5)})}), f.number(3.2)}),
+                                {3.03363657, 1.00469241, 0.00597345592, -0.0042936552, 0.0029474937, -0.00199505776,
+                                 0.00109252927, -0.000356300635, -3.89268681e-05, 9.88480581e-05, -3.09990533e-05});
+  Name y = f("Mul", {x, f.choose(inner, near, far)});
+  for (int step = 0; step < (f.dtype() == Float64 ? 2 : 0); ++step) {
+    const Name slope = f("Mul", {f("Exp", {f("Mul", {y, y})}), f.number(0.88622692545275801)});
+    const Name newton = f("Mul", {f("Sub", {f("Erf", {y}), x}), slope});
+    y = f("Sub", {y, f("Div", {newton, f("Add", {f("Mul", {y, newton}), one})})});
+  }
+  const Name bound = f("Equal", {f("Abs", {x}), one});
+  return f.result(f.choose(bound, f("Mul", {x, f.number(INFINITY)}), y));
+}
+
+// By the larger side, unless that is 0 or infinite.
+Names hypot_of(const OpCall& c) {
+  const Formula f(c);
+  const Name a = f("Abs", {f.in(0)}), b = f("Abs", {f.in(1)}), larger = f("Max", {a, b});
+  const Name none = f("Or", {f("Equal", {larger, f.number(0)}), f("Equal", {larger, f.number(INFINITY)})});
+  const Name scale = f.choose(none, f.number(1), larger), x = f("Div", {a, scale}), y = f("Div", {b, scale});
+  const Name length = f("Mul", {f("Sqrt", {f("Add", {f("Mul", {x, x}), f("Mul", {y, y})})}), scale});
+  return f.result(f.choose(none, larger, length));
+}
+
+// The arc tangent of the smaller side by the larger one, then the octant. Zeros have no sign here.
+Names atan2_of(const OpCall& c) {
+  const Formula f(c);
+  const Name y = f.in(0), x = f.in(1), height = f("Abs", {y}), width = f("Abs", {x}), zero = f.number(0);
+  const Name larger = f("Max", {height, width}), smaller = f("Min", {height, width}), one = f.number(1);
+  const Name ratio = f("Div", {smaller, f.choose(f("Equal", {larger, zero}), one, larger)});
+  const Name octant = f("Atan", {f.choose(f("Equal", {smaller, f.number(INFINITY)}), one, ratio)});
+  const Name steep =
+      f.choose(f("Greater", {height, width}), f("Sub", {f.number(std::numbers::pi / 2), octant}), octant);
+  const Name angle = f.choose(f("Less", {x, zero}), f("Sub", {f.number(std::numbers::pi), steep}), steep);
+  return f.result(f.choose(f("Less", {y, zero}), f("Neg", {angle}), angle));
+}
+
 Name test(const OpCall& c, std::string_view op) {
   return c.node(op, {is_floating(c.type(0).dtype) ? c.in(0) : c.in_as(0, Float32)});
 }
@@ -177,9 +250,12 @@ Names clamp_to(const OpCall& c) {
 
 constexpr WriterEntry entries[] = {
     {"abs", in_result_type<kAbs>},
+    {"acos", in_result_type<kAcos>},
     {"add", either<kOr, kAdd>},
     {"add_scalar", with_number<kAdd>},
+    {"asin", in_result_type<kAsin>},
     {"atan", in_result_type<kAtan>},
+    {"atan2", atan2_of},
     {"bitcast", bitcast_of},
     {"bitwise_and", either<kAnd, kBitwiseAnd>},
     {"bitwise_or", either<kOr, kBitwiseOr>},
@@ -191,6 +267,7 @@ constexpr WriterEntry entries[] = {
     {"div", in_result_type<kDiv>},
     {"eq", comparison<kEqual>},
     {"erf", in_result_type<kErf>},
+    {"erfinv", erfinv_of},
     {"exp", in_result_type<kExp>},
     {"exp2", exp2_of},
     {"expm1", expm1_of},
@@ -200,6 +277,7 @@ constexpr WriterEntry entries[] = {
     {"gelu", activated<Activation::GeluErf>},
     {"gelu_tanh", activated<Activation::GeluTanh>},
     {"gt", comparison<kGreater>},
+    {"hypot", hypot_of},
     {"isfinite", isfinite_of},
     {"isinf", isinf_of},
     {"isnan", isnan_of},

@@ -51,10 +51,13 @@ TESSERA_MAP(log1p,       Log1p,      1, floats, math,       log_of_one_plus(x))
 TESSERA_MAP(sin,         Sin,        1, floats, math,       sin(x))
 TESSERA_MAP(cos,         Cos,        1, floats, math,       cos(x))
 TESSERA_MAP(tan,         Tan,        1, floats, math,       tan(x))
+TESSERA_MAP(asin,        Asin,       1, floats, math,       asin(x))
+TESSERA_MAP(acos,        Acos,       1, floats, math,       acos(x))
 TESSERA_MAP(atan,        Atan,       1, floats, math,       atan(x))
 TESSERA_MAP(tanh,        Tanh,       1, floats, math,       tanh(x))
 TESSERA_MAP(sigmoid,     Sigmoid,    1, floats, math,       sigmoid(x))
 TESSERA_MAP(erf,         Erf,        1, floats, math,       erf(x))
+TESSERA_MAP(erfinv,      Erfinv,     1, floats, math,       erfinv(x))
 TESSERA_MAP(gelu,        GeluErf,    1, floats, math,       gelu_erf(x))
 TESSERA_MAP(gelu_tanh,   GeluTanh,   1, floats, math,       gelu_tanh(x))
 TESSERA_MAP(silu,        Silu,       1, floats, math,       silu(x))
@@ -69,6 +72,8 @@ TESSERA_MAP(remainder,   Remainder,  2, any,    arithmetic, floor_remainder(a, b
 TESSERA_MAP(maximum,     Maximum,    2, any,    arithmetic, select(b == b, max(a, b), b)) // NaN wins, as everywhere
 TESSERA_MAP(minimum,     Minimum,    2, any,    arithmetic, select(b == b, min(a, b), b))
 TESSERA_MAP(pow,         Pow,        2, any,    rounding,   power(a, b))
+TESSERA_MAP(atan2,       Atan2,      2, floats, math,       atan2(a, b))
+TESSERA_MAP(hypot,       Hypot,      2, floats, rounding,   hypot(a, b))
 
 TESSERA_MAP(where,       Where,      3, any,    arithmetic, select(is_true(convert<mask_element_t<V>>(a)), b, c))
 

@@ -17,7 +17,9 @@ struct Composed {
 
 // Of x [6, 6] between 0 and 1.
 std::vector<Composed> composed_functions() {
-  const auto one = [](Tensor (*f)(const Tensor&)) { return [f](const Tensor& x) { return Tensors{f(x)}; }; };
+  const auto one = [](std::function<Tensor(const Tensor&)> f) {
+    return [f](const Tensor& x) { return Tensors{f(x)}; };
+  };
   const auto both = [](const std::pair<Tensor, Tensor>& p) { return Tensors{p.first, p.second}; };
   static Generator g(5);
   const Tensor at = indices({6, 6}, 6, g), rows = reshape(indices({12}, 6, g), {6, 2});

@@ -32,8 +32,10 @@ double digamma_at(double x) {
   return sum + std::log((terms + x - 0.5) / (terms + 0.5));
 }
 
+using OfOne = std::function<Tensor(const Tensor&)>;
+
 std::vector<Function> functions() {
-  const auto of = [](Tensor (*f)(const Tensor&)) { return f; };
+  const auto of = [](std::function<Tensor(const Tensor&)> f) { return f; };
   return {
       {"acos", of(acos), [](double x) { return std::acos(x); }, -0.99, 0.99},
       {"asin", of(asin), [](double x) { return std::asin(x); }, -0.99, 0.99},
@@ -111,14 +113,14 @@ TEST(Math, FunctionsOfIntegersAreF32) {
 
 // A gradient at the kink of abs, which odd functions do not have.
 TEST(Math, OddFunctionsHaveASlopeAtZero) {
-  for (auto* f : {&asin, &sinh, &asinh, &atanh, &softsign}) {
+  for (const OfOne& f : {OfOne(asin), OfOne(sinh), OfOne(asinh), OfOne(atanh), OfOne(softsign)}) {
     Tensor x = zeros({1}, Float64).set_requires_grad();
     f(x).backward();
     EXPECT_EQ(x.grad().item(), 1);
   }
 }
 
-std::vector<double> at(Tensor (*f)(const Tensor&), const std::vector<double>& x) {
+std::vector<double> at(const OfOne& f, const std::vector<double>& x) {
   return f(tensor(x, {static_cast<int64_t>(x.size())})).to_vector<double>();
 }
 
@@ -126,7 +128,8 @@ TEST(Math, EndsOfTheirRanges) {
   EXPECT_EQ(at(acos, {1, -1})[0], 0);
   EXPECT_DOUBLE_EQ(at(acos, {1, -1})[1], std::numbers::pi);
   EXPECT_DOUBLE_EQ(at(asin, {-1})[0], -std::numbers::pi / 2);
-  for (auto* f : {&acos, &asin, &atanh, &erfinv}) EXPECT_TRUE(std::isnan(at(f, {1.5})[0]));
+  for (const OfOne& f : {OfOne(acos), OfOne(asin), OfOne(atanh), OfOne(erfinv)})
+    EXPECT_TRUE(std::isnan(at(f, {1.5})[0]));
   EXPECT_TRUE(std::isnan(at(acosh, {0.5})[0]));
   EXPECT_EQ(at(atanh, {1, -1}), (std::vector<double>{kUnbounded, -kUnbounded}));
   EXPECT_EQ(at(erfinv, {1, -1, 0}), (std::vector<double>{kUnbounded, -kUnbounded, 0}));
@@ -137,7 +140,7 @@ TEST(Math, EndsOfTheirRanges) {
   EXPECT_DOUBLE_EQ(at(acosh, {1e200})[0], std::acosh(1e200));
 }
 
-std::vector<double> slopes_at(const std::function<Tensor(const Tensor&)>& f, const std::vector<double>& x) {
+std::vector<double> slopes_at(const OfOne& f, const std::vector<double>& x) {
   Tensor leaf = tensor(x, {static_cast<int64_t>(x.size())}).set_requires_grad();
   sum(f(leaf)).backward();
   return leaf.grad().to_vector<double>();
@@ -172,8 +175,8 @@ TEST(Math, SlopesOnEdgesAndAtNaN) {
 }
 
 // Two operands, of which one is broadcast, as the library has it.
-void expect_binary(const char* what, Tensor (*f)(const Tensor&, const Tensor&), double (*value)(double, double),
-                   double low = -3, double high = 3, bool smooth = true) {
+void expect_binary(const char* what, const std::function<Tensor(const Tensor&, const Tensor&)>& f,
+                   double (*value)(double, double), double low = -3, double high = 3, bool smooth = true) {
   Generator g(7);
   const Tensor a = uniform64({5, 1, 3}, g, low, high), b = uniform64({7, 1}, g, low, high);
   for (DType dtype : {Float64, Float32, Float16}) {
@@ -387,7 +390,7 @@ TEST(Math, ExponentialsOfLargeNumbersStayOut) {
 TEST(Math, SpecialFunctionsInSingle) {
   struct Range {
     const char* name;
-    Tensor (*f)(const Tensor&);
+    OfOne f;
     double low, high;
   };
   for (const Range& r : {Range{"erfinv", erfinv, -1, 1},
