@@ -215,7 +215,8 @@ TESSERA_HD V hypot(V a, V b) {
     const V scale = select(much, V(down), select(little, V(up), V(T(1))));
     const V back = select(much, V(1 / down), select(little, V(1 / up), V(T(1))));
     const V x = a * scale, y = b * scale;
-    return select((abs(a) == infinity) | (abs(b) == infinity), infinity, sqrt(fma(x, x, y * y)) * back);
+    const V length = select(abs(a) == infinity, infinity, sqrt(fma(x, x, y * y)) * back);
+    return select(abs(b) == infinity, infinity, length);
   }
 }
 
