@@ -5,10 +5,14 @@
 
 namespace tessera {
 
+/// Most bytes of a State below.
+inline constexpr int64_t kScanStateBytes = 32;
+
 /// The text of a kernel `name`: `state` has State, none() and combine(earlier, later), and `line` what Line::load() and
-/// Line::store() do. A warp takes a line of neighbours, four of each lane, and lines that lie side by side have a
-/// thread each. x [outer, length, inner] and all else are contiguous; y, g and places are there where the line wants
-/// them.
+/// Line::store() do. A warp takes a line of neighbours, and lines that lie side by side have a thread each. Where lines
+/// are few, each is cut into segments: the first phase puts their states together, the second makes of these what lies
+/// before each segment, and the third begins with that. x [outer, length, inner] and all else are contiguous; y, g and
+/// places are there where the line wants them.
 inline std::string scan_kernel(std::string_view name, std::string_view state, std::string_view line) {
   constexpr std::string_view lines = R"(
 struct Line {
@@ -21,51 +25,109 @@ struct Line {
   TESSERA_DEVICE State load(i64 begin, i64 i) const;
   TESSERA_DEVICE void store(i64 begin, i64 i, const State& s) const;
 };
+static_assert(sizeof(State) <= 32);
+enum Phase { whole, segments_alone, before_segments, segments_in_turn };
 )",
-                             head = R"(
-extern "C" TESSERA_KERNEL(256) void )",
-                             body = R"((const T* x, const T* y, const T* g, T* out, i64* places, i64 outer, i64 length,
-                                      i64 inner, int backwards) {
-  const Line line{x, y, g, out, places, length, inner, backwards != 0};
-  if (inner > 1) {
-    const i64 number = block_in_grid() * 256 + thread_in_block();
-    if (number >= outer * inner) return;
-    const i64 begin = number / inner * length * inner + number % inner;
-    State running = none();
-    for (i64 i = 0; i < length; ++i) {
-      running = combine(running, line.load(begin, i));
-      line.store(begin, i, running);
-    }
-    return;
-  }
-  const i64 number = (block_in_grid() * 256 + thread_in_block()) / team_lanes, begin = number * length;
-  if (number >= outer) return;
-  constexpr int each = 4;  // elements of a lane, one after the other
+                             steps = R"(
+/// What lies before this lane's state, and in `all` what those of the warp come to.
+TESSERA_DEVICE State before_lane(State& all) {
   const int lane = thread_in_block() % team_lanes;
-  State carry = none();
-  for (i64 first = 0; first < length; first += each * team_lanes) {
-    const i64 from = first + lane * each;
+  State before = none();
+  for (int mask = 1; mask < team_lanes; mask *= 2) {
+    const State other = from_lane(all, mask);
+    if (lane & mask) before = combine(other, before);
+    all = lane & mask ? combine(other, all) : combine(all, other);
+  }
+  return before;
+}
+
+TESSERA_DEVICE State by_thread(const Line& line, i64 begin, i64 first, i64 last, State running, bool stores) {
+  constexpr int ahead = 4;  // loads that are under way at once
+  for (; first + ahead <= last; first += ahead) {
+    State next[ahead];
+    unroll<ahead>([&](auto j) { next[j] = line.load(begin, first + j); });
+    unroll<ahead>([&](auto j) {
+      running = combine(running, next[j]);
+      if (stores) line.store(begin, first + j, running);
+    });
+  }
+  for (; first < last; ++first) {
+    running = combine(running, line.load(begin, first));
+    if (stores) line.store(begin, first, running);
+  }
+  return running;
+}
+
+/// Lanes read and write neighbours, and put together four that follow one another.
+TESSERA_DEVICE State by_warp(const Line& line, i64 begin, i64 first, i64 last, State running, bool stores) {
+  constexpr int each = 4, most = each * team_lanes;
+  TESSERA_SHARED State rooms[256 / team_lanes][most + each];
+  const int lane = thread_in_block() % team_lanes;
+  State* const room = rooms[thread_in_block() / team_lanes];
+  const auto place = [](int i) { return i + i / team_lanes; };  // other banks for each row of lanes
+  for (; first < last; first += most) {
+    unroll<each>([&](auto j) {
+      const int i = j * team_lanes + lane;
+      room[place(i)] = first + i < last ? line.load(begin, first + i) : none();
+    });
+    sync_warp();
     State mine[each];
     unroll<each>([&](auto j) {
-      mine[j] = from + j < length ? line.load(begin, from + j) : none();
+      mine[j] = room[place(lane * each + j)];
       if constexpr (j > 0) mine[j] = combine(mine[j - 1], mine[j]);
     });
-    State all = mine[each - 1], before = none();
-    for (int mask = 1; mask < team_lanes; mask *= 2) {
-      const State other = from_lane(all, mask);
-      if (lane & mask) before = combine(other, before);
-      all = lane & mask ? combine(other, all) : combine(all, other);
-    }
-    before = combine(carry, before);
+    State all = mine[each - 1];
+    const State before = combine(running, before_lane(all));
+    running = combine(running, all);
+    sync_warp();
+    if (!stores) continue;
+    unroll<each>([&](auto j) { room[place(lane * each + j)] = combine(before, mine[j]); });
+    sync_warp();
     unroll<each>([&](auto j) {
-      if (from + j < length) line.store(begin, from + j, combine(before, mine[j]));
+      const int i = j * team_lanes + lane;
+      if (first + i < last) line.store(begin, first + i, room[place(i)]);
     });
-    carry = combine(carry, all);
+    sync_warp();
   }
+  return running;
+}
+
+TESSERA_DEVICE void make_before_segments(State* totals, i64 segments) {
+  State running = none();
+  for (i64 first = 0; first < segments; first += team_lanes) {
+    const i64 i = first + thread_in_block() % team_lanes;
+    State all = i < segments ? totals[i] : none();
+    const State before = combine(running, before_lane(all));
+    if (i < segments) totals[i] = before;
+    running = combine(running, all);
+  }
+}
+
+extern "C" TESSERA_KERNEL(256) void )",
+                             body =
+                                 R"((const T* x, const T* y, const T* g, T* out, i64* places, State* totals, i64 outer,
+                                      i64 length, i64 inner, i64 segments, int backwards, int phase) {
+  const Line line{x, y, g, out, places, length, inner, backwards != 0};
+  const i64 thread = block_in_grid() * 256 + thread_in_block();
+  if (phase == before_segments) {
+    if (thread / team_lanes < outer * inner) make_before_segments(totals + thread / team_lanes * segments, segments);
+    return;
+  }
+  const bool apart = inner > 1;  // a thread takes a line
+  const i64 number = apart ? thread : thread / team_lanes;
+  if (number >= outer * inner * segments) return;
+  const i64 side = number % inner, segment = number / inner % segments, row = number / inner / segments;
+  const i64 each = ceil_div(length, segments), first = segment * each, last = first + each < length ? first + each : length;
+  State* const total = totals + (row * inner + side) * segments + segment;
+  const State running = phase == segments_in_turn ? *total : none();
+  const bool stores = phase != segments_alone;
+  const State end = apart ? by_thread(line, row * length * inner + side, first, last, running, stores)
+                          : by_warp(line, row * length, first, last, running, stores);
+  if (phase == segments_alone && (apart || thread_in_block() % team_lanes == 0)) *total = end;
 }
 )";
   std::string text(state);
-  for (const std::string_view part : {lines, line, head, name, body}) text += part;
+  for (const std::string_view part : {lines, line, steps, name, body}) text += part;
   return text;
 }
 

@@ -1,4 +1,5 @@
 // Scans along one dim: by doubling, made of operators; by loops on the host, and by kernels of their own on GPUs.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -118,26 +119,30 @@ Chosen host_running_extreme(const Line& line, bool largest) {
 
 // ---- the same by kernels
 
-// Whether lines are many, or short, so that a warp for each is soon done.
-bool scans_on_card(const Tensor& x, int64_t dim) {
-  if (!on_card(x) || x.numel() == 0) return false;
-  const int64_t lines = x.numel() / x.size(dim);
-  return x.size(dim) <= (1 << 14) || lines >= 256;
-}
+bool scans_on_card(const Tensor& x) { return on_card(x) && x.numel() > 0; }
 
 struct ScanArgs {
   Tensor x = {}, y = {}, g = {}, out = {}, places = {};
   bool backwards = false;
 };
 void scan_on_card(CardKernel& kernel, const ScanArgs& a, int64_t dim) {
+  const HostLines lines(a.x, dim);
+  const bool apart = lines.inner > 1;  // a thread takes a line, not a warp
+  const int64_t count = lines.outer * lines.inner, wanted = apart ? 1 << 16 : 1 << 12, least = apart ? 64 : 1024;
+  const int64_t segments = std::clamp<int64_t>(wanted / count, 1, std::max<int64_t>(lines.length / least, 1));
+  const Tensor totals = empty({segments > 1 ? count * segments * kScanStateBytes : 0}, UInt8, a.x.device());
   with_element_type(a.x.dtype(), [&]<class T>(T*) {
-    const HostLines lines(a.x, dim);
     const auto data = [](const Tensor& t) { return t.defined() ? static_cast<T*>(t.data_ptr()) : nullptr; };
     const T *x = data(a.x), *y = data(a.y), *g = data(a.g);
     auto* const places = a.places.defined() ? static_cast<int64_t*>(a.places.data_ptr()) : nullptr;
-    const int64_t threads = lines.inner > 1 ? lines.outer * lines.inner : lines.outer * 32;
-    kernel.launch(a.x, (threads + 255) / 256, x, y, g, data(a.out), places, lines.outer, lines.length, lines.inner,
-                  static_cast<int>(a.backwards));
+    enum Phase { whole, segments_alone, before_segments, segments_in_turn };  // as in the text
+    const auto launch = [&](Phase phase) {
+      const int64_t threads = phase == before_segments ? count * 32 : count * segments * (apart ? 1 : 32);
+      kernel.launch(a.x, (threads + 255) / 256, x, y, g, data(a.out), places, totals.data_ptr(), lines.outer,
+                    lines.length, lines.inner, segments, static_cast<int>(a.backwards), static_cast<int>(phase));
+    };
+    if (segments == 1) return launch(whole);
+    for (const Phase phase : {segments_alone, before_segments, segments_in_turn}) launch(phase);
   });
 }
 
@@ -181,9 +186,9 @@ Chosen card_running_extreme(const Line& line, bool largest) {
 
 Chosen running_extreme(std::string_view op, const Tensor& x, int64_t dim, bool largest) {
   const Line line(op, x, dim);
-  const auto [values, places] = on_host(line.x)                   ? host_running_extreme(line, largest)
-                                : scans_on_card(line.x, line.dim) ? card_running_extreme(line, largest)
-                                                                  : composed_running_extreme(line, largest);
+  const auto [values, places] = on_host(line.x)         ? host_running_extreme(line, largest)
+                                : scans_on_card(line.x) ? card_running_extreme(line, largest)
+                                                        : composed_running_extreme(line, largest);
   return {line.back(values), line.back(places)};
 }
 
@@ -421,9 +426,9 @@ Tensor cumprod(const Tensor& x, int64_t dim) {
   if (!is_floating(x.dtype()))
     return line.back(composed_cumprod(cast(line.x, x.dtype() == UInt64 ? UInt64 : Int64), line.dim));
   return line.back(in_single(line.x, [&](const Tensor& v) {
-    return on_host(v)                   ? host_cumprod(v, line.dim)
-           : scans_on_card(v, line.dim) ? card_cumprod(v, line.dim)
-                                        : composed_cumprod(v, line.dim);
+    return on_host(v)         ? host_cumprod(v, line.dim)
+           : scans_on_card(v) ? card_cumprod(v, line.dim)
+                              : composed_cumprod(v, line.dim);
   }));
 }
 
@@ -433,9 +438,9 @@ std::pair<Tensor, Tensor> cummin(const Tensor& x, int64_t dim) { return running_
 Tensor logcumsumexp(const Tensor& x, int64_t dim) {
   const Line line("logcumsumexp", x, dim);
   return line.back(in_single(line.x, [&](const Tensor& v) {
-    return on_host(v)                   ? host_logcumsumexp(v, line.dim)
-           : scans_on_card(v, line.dim) ? card_logcumsumexp(v, line.dim)
-                                        : composed_logcumsumexp(v, line.dim);
+    return on_host(v)         ? host_logcumsumexp(v, line.dim)
+           : scans_on_card(v) ? card_logcumsumexp(v, line.dim)
+                              : composed_logcumsumexp(v, line.dim);
   }));
 }
 

@@ -57,7 +57,8 @@ TEST_F(OnCardTest, ScansAsTheCpu) {
   Generator g(1);
   for (const auto& [name, scan] : scans)
     for (const DType dtype : {Float32, Float64, BFloat16})
-      for (const Shape& shape : {Shape{1, 1}, Shape{7, 31}, Shape{300, 33}, Shape{3, 1000}, Shape{5, 64, 7}})
+      for (const Shape& shape : {Shape{1, 1}, Shape{7, 31}, Shape{300, 33}, Shape{3, 1000}, Shape{5, 64, 7},
+                                 Shape{3, 5000}, Shape{5000, 3}, Shape{1, 9001}})
         for (const int64_t dim : {int64_t{0}, int64_t{1}, int64_t(shape.size()) - 1}) {
           const std::string what = std::string(name) + " " + to_string(shape) + " dim " + std::to_string(dim) + " " +
                                    std::string(tessera::name(dtype));
