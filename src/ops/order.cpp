@@ -74,7 +74,7 @@ Tensor host_places_of_kth(const Line& line, int64_t k, bool bad) {
   return custom_function("place_of_kth", {line.x.detach()}, forward, {})[0];
 }
 
-// Each element counts those before it. Lines of up to 256 elements share a block.
+// Each element counts those before it. Lines of up to 32 elements share a block.
 CardKernel kth_kernel("places_of_kth", R"(
 extern "C" TESSERA_KERNEL(256) void places_of_kth(const T* x, i64* places, i64 lines, int length, i64 inner, int k,
                                                   int bad, int lanes) {
@@ -100,10 +100,90 @@ extern "C" TESSERA_KERNEL(256) void places_of_kth(const T* x, i64* places, i64 l
 }
 )");
 
-bool card_takes_kth(const Line& line) {
-  constexpr int64_t most = 1 << 25;  // comparisons, beyond which to sort is faster
-  return on_card(line.x) && line.size <= 512 && line.x.numel() > 0 && line.x.numel() * line.size <= most;
+// A line of up to sixteen elements a lane of a team: keys whose order is that of the elements are told apart bit by bit
+// from the top, then their places, until one is left.
+constexpr std::string_view select_text = R"(
+template <class C>
+TESSERA_DEVICE auto key_of(C v) {
+  if constexpr (is_same_v<C, float> || is_same_v<C, double>) {
+    using Bits = conditional_t<sizeof(C) == 8, u64, u32>;
+    constexpr Bits sign = Bits(1) << (8 * sizeof(C) - 1);
+    if (v != v) return ~Bits(0);
+    const Bits bits = bit_cast<Bits>(v == C(0) ? C(0) : v);
+    return bits & sign ? ~bits : bits | sign;
+  } else {
+    using Bits = conditional_t<sizeof(C) == 8, u64, u32>;
+    constexpr Bits sign = C(-1) < C(0) ? Bits(1) << (8 * sizeof(Bits) - 1) : 0;
+    return static_cast<Bits>(v) ^ sign;
+  }
 }
+
+template <class Team>
+TESSERA_DEVICE void select_kth(const T* x, i64* places, i64 lines, int length, i64 inner, int k, bool bad) {
+  using Key = decltype(key_of(compute_t<T>()));
+  constexpr int each = 16;
+  const i64 line = Team::row();
+  if (line >= lines) return;
+  const T* const from = x + line / inner * length * inner + line % inner;
+  const int steps = ceil_div(length, Team::size());
+  const auto place_of = [](int j) { return j * Team::size() + Team::rank(); };
+  Key keys[each];
+  int none = 0;
+  unroll<each>([&](auto j) {
+    keys[j] = ~Key(0);  // what is not there comes last
+    if (j >= steps || place_of(j) >= length) return;
+    const auto v = convert_element<compute_t<T>>(from[place_of(j) * inner]);
+    keys[j] = key_of(v);
+    none += v != v;
+  });
+  none = Team::join(none, Add{});
+  if (bad && none > 0) k = length - none;
+  int left = steps * Team::size();
+  // Keeps those that have the bit, or not, as the k-th has it.
+  const auto narrow = [&](auto& prefix, int bit, const auto& has_no_bit) {
+    int zeros = 0;
+    unroll<each>([&](auto j) { zeros += j < steps && has_no_bit(j); });
+    zeros = Team::join(zeros, Add{});
+    if (k < zeros) {
+      left = zeros;
+    } else {
+      k -= zeros, left -= zeros;
+      prefix |= static_cast<remove_cvref_t<decltype(prefix)>>(1) << bit;
+    }
+  };
+  Key prefix = 0;
+  int low = 8 * sizeof(Key);
+  while (low > 0 && left > 1) {
+    --low;
+    narrow(prefix, low, [&](int j) { return (keys[j] ^ prefix) >> low == 0; });
+  }
+  u32 place = 0;
+  int low_place = 12;
+  const auto is_left = [&](int j) { return (keys[j] ^ prefix) >> low == 0 && (place_of(j) ^ place) >> low_place == 0; };
+  while (low_place > 0 && left > 1) {
+    --low_place;
+    narrow(place, low_place, is_left);
+  }
+  unroll<each>([&](auto j) {
+    if (j < steps && is_left(j)) places[line] = place_of(j);
+  });
+}
+)";
+CardKernel kth_by_warps_kernel("kth_by_warps", std::string(select_text) + R"(
+extern "C" TESSERA_KERNEL(256) void kth_by_warps(const T* x, i64* places, i64 lines, int length, i64 inner, int k,
+                                                 int bad, int) {
+  select_kth<Team<team_lanes>>(x, places, lines, length, inner, k, bad);
+}
+)");
+CardKernel kth_by_blocks_kernel("kth_by_blocks", std::string(select_text) + R"(
+extern "C" TESSERA_KERNEL(256) void kth_by_blocks(const T* x, i64* places, i64 lines, int length, i64 inner, int k,
+                                                  int bad, int) {
+  select_kth<Team<256>>(x, places, lines, length, inner, k, bad);
+}
+)");
+
+// Longer lines are sorted.
+bool card_takes_kth(const Line& line) { return on_card(line.x) && line.size <= 4096 && line.x.numel() > 0; }
 
 // The place of what k elements of its line are before, [.., 1, ..], or where `bad` that of the first NaN.
 Tensor card_places_of_kth(const Line& line, int64_t k, bool bad) {
@@ -113,12 +193,13 @@ Tensor card_places_of_kth(const Line& line, int64_t k, bool bad) {
     Shape shape = x.shape();
     shape[dim] = Dim(1);
     const Tensor places = empty(shape, Int64, x.device());
-    int lanes = 1;
-    while (lanes < 256 && lanes < lines.length) lanes *= 2;
+    const bool few = lines.length <= 32, some = lines.length <= 512;
+    const int lanes = few ? static_cast<int>(std::bit_ceil(static_cast<uint64_t>(lines.length))) : some ? 32 : 256;
     const int64_t count = lines.outer * lines.inner;
     const void* const from = x.data_ptr();
-    kth_kernel.launch(x, (count * lanes + 255) / 256, from, places.data_ptr(), count, static_cast<int>(lines.length),
-                      lines.inner, static_cast<int>(k), static_cast<int>(bad), lanes);
+    CardKernel& kernel = few ? kth_kernel : some ? kth_by_warps_kernel : kth_by_blocks_kernel;
+    kernel.launch(x, (count * lanes + 255) / 256, from, places.data_ptr(), count, static_cast<int>(lines.length),
+                  lines.inner, static_cast<int>(k), static_cast<int>(bad), lanes);
     return Tensors{places};
   };
   return custom_function("place_of_kth", {line.x.detach()}, forward, {})[0];
