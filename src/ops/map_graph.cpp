@@ -234,6 +234,16 @@ const Op map_graph_op = {.name = "map_graph",
                          .keeps_layout = true,
                          .layout_of = kAnyInput};
 
+// What a call saved, and the gradient of its result.
+Tensors saved_and(const Saved& s, const Tensor& grad) {
+  Tensors all;
+  for (const auto& list : {s.inputs, s.outputs})
+    for (const Tensor& t : list)
+      if (t.defined()) all.push_back(t);
+  all.push_back(grad);
+  return all;
+}
+
 bool can_run_as_one(const Tensors& in) {
   if (is_capturing() || !in[0].defined()) return false;
   const Device device = in[0].device();
@@ -277,29 +287,29 @@ std::optional<Attrs> TracedMaps::attrs_of(const MapFunction& function, const Ten
   return known_.back().attrs;
 }
 
-const std::optional<Attrs>& TracedVjp::attrs_of(const Saved& s, const Tensor& grad) {
+const TracedVjp::Traced& TracedVjp::traced(const Saved& s, const Tensor& grad) {
   for (const Traced& known : known_)
-    if (known.dtype == grad.dtype() && known.needs == s.needs) return known.attrs;
-  const size_t inputs = s.inputs.size();
+    if (known.dtype == grad.dtype() && known.needs == s.needs) return known;
+  Traced made{grad.dtype(), s.needs, 0, {}};
   const auto backward = [&](const Tensors& all) {
-    Tensors in(inputs), out(s.outputs.size()), wanted;
-    std::vector<TensorType> metas(inputs, {all.back().shape(), grad.dtype(), all.back().device()});
     size_t next = 0;
-    for (size_t i = 0; i < inputs; ++i)
-      if (s.inputs[i].defined()) in[i] = all[next++];
-    for (size_t i = 0; i < out.size(); ++i)
-      if (s.outputs[i].defined()) out[i] = all[next++];
-    const Tensors made =
-        vjp_({.attrs = s.attrs, .inputs = in, .outputs = out, .metas = metas, .needs = s.needs}, {all.back()});
-    for (size_t i = 0; i < made.size(); ++i)
-      if (s.needs_input(static_cast<int>(i))) wanted.push_back(made[i]);
+    const auto given = [&](std::span<Tensor> saved) {
+      Tensors list(saved.size());
+      for (size_t i = 0; i < list.size(); ++i)
+        if (saved[i].defined()) list[i] = all[next++];
+      return list;
+    };
+    Tensors in = given(s.inputs), out = given(s.outputs), wanted;
+    const Tensor& g = all.back();
+    const std::vector<TensorType> metas(s.metas.size(), {g.shape(), g.dtype(), g.device()});
+    const Tensors results =
+        vjp_({.attrs = s.attrs, .inputs = in, .outputs = out, .metas = metas, .needs = s.needs}, {g});
+    made.results = results.size();
+    for (size_t i = 0; i < results.size(); ++i)
+      if (s.needs_input(static_cast<int>(i))) wanted.push_back(results[i]);
     return wanted;
   };
-  size_t count = 1;
-  for (const auto& list : {s.inputs, s.outputs})
-    count += static_cast<size_t>(std::count_if(list.begin(), list.end(), [](const Tensor& t) { return t.defined(); }));
-  Traced made{grad.dtype(), s.needs, {}};
-  const std::vector<DType> dtypes(count, grad.dtype());
+  const std::vector<DType> dtypes(saved_and(s, grad).size(), grad.dtype());
   if (const Ref<Graph> graph = graph_of(backward, dtypes)) {
     const auto maps = std::count_if(graph->nodes.begin(), graph->nodes.end(),
                                     [](const GraphNode& node) { return node.op->name != "full"; });
@@ -310,20 +320,16 @@ const std::optional<Attrs>& TracedVjp::attrs_of(const Saved& s, const Tensor& gr
     }
   }
   known_.push_back(std::move(made));
-  return known_.back().attrs;
+  return known_.back();
 }
 
 Tensors TracedVjp::operator()(const Saved& s, const Tensors& grads) {
-  Tensors all;
-  for (const auto& list : {s.inputs, s.outputs})
-    std::copy_if(list.begin(), list.end(), std::back_inserter(all), [](const Tensor& t) { return t.defined(); });
-  all.push_back(grads[0]);
-  const bool alike = std::all_of(all.begin(), all.end(),
-                                 [&](const Tensor& t) { return t.defined() && t.dtype() == grads[0].dtype(); });
-  if (!alike || !can_run_as_one(all)) return vjp_(s, grads);
-  const std::optional<Attrs>& attrs = attrs_of(s, grads[0]);
-  if (!attrs) return vjp_(s, grads);
-  Tensors found = dispatch(map_graph_op, std::move(all), *attrs), out(s.inputs.size());
+  Tensors all = saved_and(s, grads[0]);
+  const auto alike = [&](const Tensor& t) { return t.defined() && t.dtype() == grads[0].dtype(); };
+  if (!std::all_of(all.begin(), all.end(), alike) || !can_run_as_one(all)) return vjp_(s, grads);
+  const Traced& way = traced(s, grads[0]);
+  if (!way.attrs) return vjp_(s, grads);
+  Tensors found = dispatch(map_graph_op, std::move(all), *way.attrs), out(way.results);
   for (size_t i = 0, at = 0; i < out.size(); ++i) {
     if (!s.needs_input(static_cast<int>(i))) continue;
     out[i] = s.metas.empty() ? std::move(found[at++]) : gradient_for(std::move(found[at++]), s.metas[i]);

@@ -72,9 +72,10 @@ class TracedVjp {
   struct Traced {
     DType dtype;
     uint32_t needs;
+    size_t results;              // of the vjp
     std::optional<Attrs> attrs;  // of map_graph
   };
-  const std::optional<Attrs>& attrs_of(const Saved& s, const Tensor& grad);
+  const Traced& traced(const Saved& s, const Tensor& grad);
   Vjp vjp_;
   std::vector<Traced> known_;
 };

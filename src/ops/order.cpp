@@ -76,14 +76,14 @@ Tensor host_places_of_kth(const Line& line, int64_t k, bool bad) {
 
 // Each element counts those before it. Lines of up to 32 elements share a block.
 CardKernel kth_kernel("places_of_kth", R"(
-extern "C" TESSERA_KERNEL(256) void places_of_kth(const T* x, i64* places, i64 lines, int length, i64 inner, int k,
-                                                  int bad, int lanes) {
+extern "C" TESSERA_KERNEL(256) void places_of_kth(const T* x, i64* places, i64 lines, int length, i64 inner,
+                                                  i64 step, int k, int bad, int lanes) {
   using C = compute_t<T>;
   TESSERA_SHARED C room[512];
   const int lane = thread_in_block() % lanes, team = thread_in_block() / lanes;
   const i64 line = block_in_grid() * (256 / lanes) + team;
   C* const own = room + team * length;
-  const T* const from = x + line / inner * length * inner + line % inner;
+  const T* const from = x + line / inner * step + line % inner;
   for (int i = lane; line < lines && i < length; i += lanes) own[i] = convert_element<C>(from[i * inner]);
   sync_block();
   for (int i = lane; line < lines && i < length; i += lanes) {
@@ -119,12 +119,13 @@ TESSERA_DEVICE auto key_of(C v) {
 }
 
 template <class Team>
-TESSERA_DEVICE void select_kth(const T* x, i64* places, i64 lines, int length, i64 inner, int k, bool bad) {
+TESSERA_DEVICE void select_kth(const T* x, i64* places, i64 lines, int length, i64 inner, i64 step, int k,
+                               bool bad) {
   using Key = decltype(key_of(compute_t<T>()));
   constexpr int each = 16;
   const i64 line = Team::row();
   if (line >= lines) return;
-  const T* const from = x + line / inner * length * inner + line % inner;
+  const T* const from = x + line / inner * step + line % inner;
   const int steps = ceil_div(length, Team::size());
   const auto place_of = [](int j) { return j * Team::size() + Team::rank(); };
   Key keys[each];
@@ -170,15 +171,15 @@ TESSERA_DEVICE void select_kth(const T* x, i64* places, i64 lines, int length, i
 }
 )";
 CardKernel kth_by_warps_kernel("kth_by_warps", std::string(select_text) + R"(
-extern "C" TESSERA_KERNEL(256) void kth_by_warps(const T* x, i64* places, i64 lines, int length, i64 inner, int k,
-                                                 int bad, int) {
-  select_kth<Team<team_lanes>>(x, places, lines, length, inner, k, bad);
+extern "C" TESSERA_KERNEL(256) void kth_by_warps(const T* x, i64* places, i64 lines, int length, i64 inner,
+                                                  i64 step, int k, int bad, int) {
+  select_kth<Team<team_lanes>>(x, places, lines, length, inner, step, k, bad);
 }
 )");
 CardKernel kth_by_blocks_kernel("kth_by_blocks", std::string(select_text) + R"(
-extern "C" TESSERA_KERNEL(256) void kth_by_blocks(const T* x, i64* places, i64 lines, int length, i64 inner, int k,
-                                                  int bad, int) {
-  select_kth<Team<256>>(x, places, lines, length, inner, k, bad);
+extern "C" TESSERA_KERNEL(256) void kth_by_blocks(const T* x, i64* places, i64 lines, int length, i64 inner,
+                                                  i64 step, int k, int bad, int) {
+  select_kth<Team<256>>(x, places, lines, length, inner, step, k, bad);
 }
 )");
 
@@ -188,8 +189,10 @@ bool card_takes_kth(const Line& line) { return on_card(line.x) && line.size <= 4
 // The place of what k elements of its line are before, [.., 1, ..], or where `bad` that of the first NaN.
 Tensor card_places_of_kth(const Line& line, int64_t k, bool bad) {
   const auto forward = [dim = line.dim, k, bad](const Tensors& in) {
-    const Tensor x = contiguous(in[0]);
+    const bool padded = dim == in[0].dim() - 1 && lies_in_padded_rows(in[0]);
+    const Tensor x = padded ? in[0] : contiguous(in[0]);
     const HostLines lines(x, dim);
+    const int64_t step = padded ? x.stride(dim - 1) : lines.length * lines.inner;  // from row to row
     Shape shape = x.shape();
     shape[dim] = Dim(1);
     const Tensor places = empty(shape, Int64, x.device());
@@ -199,7 +202,7 @@ Tensor card_places_of_kth(const Line& line, int64_t k, bool bad) {
     const void* const from = x.data_ptr();
     CardKernel& kernel = few ? kth_kernel : some ? kth_by_warps_kernel : kth_by_blocks_kernel;
     kernel.launch(x, (count * lanes + 255) / 256, from, places.data_ptr(), count, static_cast<int>(lines.length),
-                  lines.inner, static_cast<int>(k), static_cast<int>(bad), lanes);
+                  lines.inner, step, static_cast<int>(k), static_cast<int>(bad), lanes);
     return Tensors{places};
   };
   return custom_function("place_of_kth", {line.x.detach()}, forward, {})[0];

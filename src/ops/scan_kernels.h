@@ -11,8 +11,8 @@ inline constexpr int64_t kScanStateBytes = 32;
 /// The text of a kernel `name`: `state` has State, none() and combine(earlier, later), and `line` what Line::load() and
 /// Line::store() do. A warp takes a line of neighbours, and lines that lie side by side have a thread each. Where lines
 /// are few, each is cut into segments: the first phase puts their states together, the second makes of these what lies
-/// before each segment, and the third begins with that. x [outer, length, inner] and all else are contiguous; y, g and
-/// places are there where the line wants them.
+/// before each segment, and the third begins with that. Many short lines have a lane each. x [outer, length, inner] and
+/// all else are contiguous, but rows of x may begin x_pitch apart; y, g and places are there where the line wants them.
 inline std::string scan_kernel(std::string_view name, std::string_view state, std::string_view line) {
   constexpr std::string_view lines = R"(
 struct Line {
@@ -21,12 +21,15 @@ struct Line {
   i64* places;
   i64 length, inner;
   bool backwards;
-  TESSERA_DEVICE i64 at(i64 begin, i64 i) const { return begin + (backwards ? length - 1 - i : i) * inner; }
-  TESSERA_DEVICE State load(i64 begin, i64 i) const;
-  TESSERA_DEVICE void store(i64 begin, i64 i, const State& s) const;
+  TESSERA_DEVICE i64 at(i64 i) const { return (backwards ? length - 1 - i : i) * inner; }
+  TESSERA_DEVICE State load(i64 i) const;
+  TESSERA_DEVICE void store(i64 i, const State& s) const;
 };
 static_assert(sizeof(State) <= 32);
-enum Phase { whole, segments_alone, before_segments, segments_in_turn };
+enum Phase { whole, segments_alone, before_segments, segments_in_turn, by_lanes };
+/// A warp's room: some columns of as many lines as it has lanes.
+constexpr int columns = sizeof(State) <= 4 ? 32 : sizeof(State) <= 8 ? 16 : sizeof(State) <= 16 ? 8 : 4;
+constexpr int room_states = team_lanes * (columns + 1);
 )",
                              steps = R"(
 /// What lies before this lane's state, and in `all` what those of the warp come to.
@@ -41,34 +44,33 @@ TESSERA_DEVICE State before_lane(State& all) {
   return before;
 }
 
-TESSERA_DEVICE State by_thread(const Line& line, i64 begin, i64 first, i64 last, State running, bool stores) {
+TESSERA_DEVICE State by_thread(const Line& line, i64 first, i64 last, State running, bool stores) {
   constexpr int ahead = 4;  // loads that are under way at once
   for (; first + ahead <= last; first += ahead) {
     State next[ahead];
-    unroll<ahead>([&](auto j) { next[j] = line.load(begin, first + j); });
+    unroll<ahead>([&](auto j) { next[j] = line.load(first + j); });
     unroll<ahead>([&](auto j) {
       running = combine(running, next[j]);
-      if (stores) line.store(begin, first + j, running);
+      if (stores) line.store(first + j, running);
     });
   }
   for (; first < last; ++first) {
-    running = combine(running, line.load(begin, first));
-    if (stores) line.store(begin, first, running);
+    running = combine(running, line.load(first));
+    if (stores) line.store(first, running);
   }
   return running;
 }
 
 /// Lanes read and write neighbours, and put together four that follow one another.
-TESSERA_DEVICE State by_warp(const Line& line, i64 begin, i64 first, i64 last, State running, bool stores) {
+TESSERA_DEVICE State by_warp(const Line& line, State* room, i64 first, i64 last, State running, bool stores) {
   constexpr int each = 4, most = each * team_lanes;
-  TESSERA_SHARED State rooms[256 / team_lanes][most + each];
+  static_assert(most + each <= room_states);
   const int lane = thread_in_block() % team_lanes;
-  State* const room = rooms[thread_in_block() / team_lanes];
   const auto place = [](int i) { return i + i / team_lanes; };  // other banks for each row of lanes
   for (; first < last; first += most) {
     unroll<each>([&](auto j) {
       const int i = j * team_lanes + lane;
-      room[place(i)] = first + i < last ? line.load(begin, first + i) : none();
+      room[place(i)] = first + i < last ? line.load(first + i) : none();
     });
     sync_warp();
     State mine[each];
@@ -85,11 +87,35 @@ TESSERA_DEVICE State by_warp(const Line& line, i64 begin, i64 first, i64 last, S
     sync_warp();
     unroll<each>([&](auto j) {
       const int i = j * team_lanes + lane;
-      if (first + i < last) line.store(begin, first + i, room[place(i)]);
+      if (first + i < last) line.store(first + i, room[place(i)]);
     });
     sync_warp();
   }
   return running;
+}
+
+/// A lane takes a line. Lanes that read and write neighbours share one.
+template <class Lines>
+TESSERA_DEVICE void each_by_lane(const Lines& line_of, State* room, i64 begin, i64 lines, i64 length) {
+  constexpr int rows = team_lanes / columns;  // that are read at once
+  const int lane = thread_in_block() % team_lanes, column = lane % columns;
+  const auto each = [&](i64 first, const auto& visit) {
+    unroll<columns>([&](auto j) {
+      const int row = lane / columns + j * rows;
+      if (begin + row < lines && first + column < length)
+        visit(line_of(begin + row), first + column, room[row * (columns + 1) + column]);
+    });
+    sync_warp();
+  };
+  State running = none();
+  for (i64 first = 0; first < length; first += columns) {
+    each(first, [&](const Line& line, i64 i, State& s) { s = line.load(i); });
+    const int count = static_cast<int>(min<i64>(columns, length - first));
+    State* const own = room + lane * (columns + 1);
+    for (int i = 0; begin + lane < lines && i < count; ++i) own[i] = running = combine(running, own[i]);
+    sync_warp();
+    each(first, [&](const Line& line, i64 i, State& s) { line.store(i, s); });
+  }
 }
 
 TESSERA_DEVICE void make_before_segments(State* totals, i64 segments) {
@@ -106,23 +132,32 @@ TESSERA_DEVICE void make_before_segments(State* totals, i64 segments) {
 extern "C" TESSERA_KERNEL(256) void )",
                              body =
                                  R"((const T* x, const T* y, const T* g, T* out, i64* places, State* totals, i64 outer,
-                                      i64 length, i64 inner, i64 segments, int backwards, int phase) {
-  const Line line{x, y, g, out, places, length, inner, backwards != 0};
+                                      i64 length, i64 inner, i64 x_pitch, i64 segments, int backwards, int phase) {
+  TESSERA_SHARED State rooms[256 / team_lanes][room_states];
+  State* const room = rooms[thread_in_block() / team_lanes];
+  const bool apart = inner > 1;  // a thread takes a line
+  const auto line_of = [&](i64 row, i64 side) {
+    const i64 begin = row * length * inner + side;
+    return Line{x + (apart ? begin : row * x_pitch), y + begin, g + begin, out + begin, places + begin, length, inner,
+                backwards != 0};
+  };
   const i64 thread = block_in_grid() * 256 + thread_in_block();
+  if (phase == by_lanes)
+    return each_by_lane([&](i64 row) { return line_of(row, 0); }, room, thread / team_lanes * team_lanes, outer, length);
   if (phase == before_segments) {
     if (thread / team_lanes < outer * inner) make_before_segments(totals + thread / team_lanes * segments, segments);
     return;
   }
-  const bool apart = inner > 1;  // a thread takes a line
   const i64 number = apart ? thread : thread / team_lanes;
   if (number >= outer * inner * segments) return;
   const i64 side = number % inner, segment = number / inner % segments, row = number / inner / segments;
-  const i64 each = ceil_div(length, segments), first = segment * each, last = first + each < length ? first + each : length;
+  const i64 each = ceil_div(length, segments), first = segment * each, last = min(first + each, length);
+  const Line line = line_of(row, side);
   State* const total = totals + (row * inner + side) * segments + segment;
   const State running = phase == segments_in_turn ? *total : none();
   const bool stores = phase != segments_alone;
-  const State end = apart ? by_thread(line, row * length * inner + side, first, last, running, stores)
-                          : by_warp(line, row * length, first, last, running, stores);
+  const State end = apart ? by_thread(line, first, last, running, stores)
+                          : by_warp(line, room, first, last, running, stores);
   if (phase == segments_alone && (apart || thread_in_block() % team_lanes == 0)) *total = end;
 }
 )";

@@ -125,23 +125,31 @@ struct ScanArgs {
   Tensor x = {}, y = {}, g = {}, out = {}, places = {};
   bool backwards = false;
 };
+// Rows with gaps behind them are no reason to copy.
+Tensor lines_on_card(const Tensor& x, int64_t dim) {
+  return dim == x.dim() - 1 && lies_in_padded_rows(x) ? x : contiguous(x);
+}
+
 void scan_on_card(CardKernel& kernel, const ScanArgs& a, int64_t dim) {
   const HostLines lines(a.x, dim);
   const bool apart = lines.inner > 1;  // a thread takes a line, not a warp
   const int64_t count = lines.outer * lines.inner, wanted = apart ? 1 << 16 : 1 << 12, least = apart ? 64 : 1024;
   const int64_t segments = std::clamp<int64_t>(wanted / count, 1, std::max<int64_t>(lines.length / least, 1));
+  const int64_t pitch = !apart && lies_in_padded_rows(a.x) ? a.x.stride(dim - 1) : lines.length;
   const Tensor totals = empty({segments > 1 ? count * segments * kScanStateBytes : 0}, UInt8, a.x.device());
   with_element_type(a.x.dtype(), [&]<class T>(T*) {
     const auto data = [](const Tensor& t) { return t.defined() ? static_cast<T*>(t.data_ptr()) : nullptr; };
     const T *x = data(a.x), *y = data(a.y), *g = data(a.g);
     auto* const places = a.places.defined() ? static_cast<int64_t*>(a.places.data_ptr()) : nullptr;
-    enum Phase { whole, segments_alone, before_segments, segments_in_turn };  // as in the text
+    enum Phase { whole, segments_alone, before_segments, segments_in_turn, by_lanes };  // as in the text
     const auto launch = [&](Phase phase) {
-      const int64_t threads = phase == before_segments ? count * 32 : count * segments * (apart ? 1 : 32);
+      const int64_t threads = phase == by_lanes          ? count
+                              : phase == before_segments ? count * 32
+                                                         : count * segments * (apart ? 1 : 32);
       kernel.launch(a.x, (threads + 255) / 256, x, y, g, data(a.out), places, totals.data_ptr(), lines.outer,
-                    lines.length, lines.inner, segments, static_cast<int>(a.backwards), static_cast<int>(phase));
+                    lines.length, lines.inner, pitch, segments, static_cast<int>(a.backwards), static_cast<int>(phase));
     };
-    if (segments == 1) return launch(whole);
+    if (segments == 1) return launch(!apart && count >= 4096 && lines.length <= 1024 ? by_lanes : whole);
     for (const Phase phase : {segments_alone, before_segments, segments_in_turn}) launch(phase);
   });
 }
@@ -151,22 +159,21 @@ std::string extreme_kernel(std::string_view name, std::string_view beyond) {
                      R"(
 struct State {
   T value;
-  int empty;
-  i64 place;
+  int place;  // -1: there is none
 };
-TESSERA_DEVICE State none() { return {T(0), 1, 0}; }
+TESSERA_DEVICE State none() { return {T(0), -1}; }
 TESSERA_DEVICE State combine(const State& a, const State& b) {
-  if (b.empty || a.empty) return b.empty ? a : b;
+  if (b.place < 0 || a.place < 0) return b.place < 0 ? a : b;
   const auto u = convert_element<compute_t<T>>(a.value), v = convert_element<compute_t<T>>(b.value);
   return v != v || v )" + std::string(beyond) +
                          R"( u ? b : a;
 }
 )",
                      R"(
-TESSERA_DEVICE State Line::load(i64 begin, i64 i) const { return {x[at(begin, i)], 0, i}; }
-TESSERA_DEVICE void Line::store(i64 begin, i64 i, const State& s) const {
-  out[at(begin, i)] = s.value;
-  places[at(begin, i)] = s.place;
+TESSERA_DEVICE State Line::load(i64 i) const { return {x[at(i)], static_cast<int>(i)}; }
+TESSERA_DEVICE void Line::store(i64 i, const State& s) const {
+  out[at(i)] = s.value;
+  places[at(i)] = s.place;
 }
 )");
 }
@@ -176,7 +183,7 @@ CardKernel cummin_kernel("cummin", extreme_kernel("cummin", "<="));
 Chosen card_running_extreme(const Line& line, bool largest) {
   const int64_t dim = line.dim;
   const auto forward = [=](const Tensors& in) {
-    const Tensor x = contiguous(in[0]), values = empty(x.shape(), x.dtype(), x.device());
+    const Tensor x = lines_on_card(in[0], dim), values = empty(x.shape(), x.dtype(), x.device());
     const Tensor places = empty(x.shape(), Int64, x.device());
     scan_on_card(largest ? cummax_kernel : cummin_kernel, {.x = x, .out = values, .places = places}, dim);
     return Tensors{values, places};
@@ -273,8 +280,8 @@ TESSERA_DEVICE State none() { return {T(1)}; }
 TESSERA_DEVICE State combine(const State& a, const State& b) { return {a.value * b.value}; }
 )",
                                                  R"(
-TESSERA_DEVICE State Line::load(i64 begin, i64 i) const { return {x[at(begin, i)]}; }
-TESSERA_DEVICE void Line::store(i64 begin, i64 i, const State& s) const { out[at(begin, i)] = s.value; }
+TESSERA_DEVICE State Line::load(i64 i) const { return {x[at(i)]}; }
+TESSERA_DEVICE void Line::store(i64 i, const State& s) const { out[at(i)] = s.value; }
 )"));
 
 // `rest`, as above, is a function of that of the next element: it is multiplied, and something is added.
@@ -288,19 +295,19 @@ TESSERA_DEVICE State combine(const State& a, const State& b) {
 }
 )",
                                                                    R"(
-TESSERA_DEVICE State Line::load(i64 begin, i64 i) const {
-  const i64 here = at(begin, i);
+TESSERA_DEVICE State Line::load(i64 i) const {
+  const i64 here = at(i);
   return {i > 0 ? x[here + inner] : T(0), g[here]};
 }
-TESSERA_DEVICE void Line::store(i64 begin, i64 i, const State& s) const {
-  const i64 here = at(begin, i);
+TESSERA_DEVICE void Line::store(i64 i, const State& s) const {
+  const i64 here = at(i);
   out[here] = i + 1 < length ? y[here - inner] * s.addend : s.addend;
 }
 )"));
 
 Tensor card_cumprod(const Tensor& x, int64_t dim) {
   const auto forward = [dim](const Tensors& in) {
-    const Tensor from = contiguous(in[0]), y = empty(from.shape(), from.dtype(), from.device());
+    const Tensor from = lines_on_card(in[0], dim), y = empty(from.shape(), from.dtype(), from.device());
     scan_on_card(cumprod_kernel, {.x = from, .out = y}, dim);
     return Tensors{y};
   };
@@ -363,12 +370,12 @@ TESSERA_DEVICE State combine(const State& a, const State& b) {
 }
 )",
                                                            R"(
-TESSERA_DEVICE State Line::load(i64 begin, i64 i) const {
-  const T v = x[at(begin, i)];
+TESSERA_DEVICE State Line::load(i64 i) const {
+  const T v = x[at(i)];
   return {v, v == T(-__builtin_inf()) ? T(0) : T(1)};
 }
-TESSERA_DEVICE void Line::store(i64 begin, i64 i, const State& s) const {
-  out[at(begin, i)] = s.sum == T(0) ? s.largest : s.largest + log(s.sum);
+TESSERA_DEVICE void Line::store(i64 i, const State& s) const {
+  out[at(i)] = s.sum == T(0) ? s.largest : s.largest + log(s.sum);
 }
 )"));
 
@@ -401,7 +408,7 @@ Tensor host_logcumsumexp(const Tensor& x, int64_t dim) {
 // as logarithms.
 Tensor card_logcumsumexp(const Tensor& x, int64_t dim) {
   const auto scan = [dim](const Tensor& in, bool backwards) {
-    const Tensor from = contiguous(in), y = empty(from.shape(), from.dtype(), from.device());
+    const Tensor from = lines_on_card(in, dim), y = empty(from.shape(), from.dtype(), from.device());
     scan_on_card(logcumsumexp_kernel, {.x = from, .out = y, .backwards = backwards}, dim);
     return y;
   };

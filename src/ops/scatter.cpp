@@ -147,10 +147,14 @@ Tensor neutral(ScatterReduction how, const Tensor& x) {
   return how == ScatterReduction::Max ? least : bitwise_not(least);
 }
 
+// Counts are exact in the type in which they divide, unless there are very many.
 Tensor mean_of_scattered(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& sums, bool include_self) {
-  const Tensor own = full(x.shape(), include_self ? 1 : 0, Int64, x.device());
-  const Tensor counts = scatter_add(own, dim, index, ones(index.shape(), Int64, x.device()));
-  const Tensor divisor = cast(clamp(counts, 1, INFINITY), x.dtype());
+  const bool few = index.shape().is_symbolic() || index.numel() < 1 << 24;
+  const DType dtype = !is_floating(x.dtype()) || !few ? Int64 : x.dtype() == Float64 ? Float64 : Float32;
+  const auto number = [&](double value) { return full({}, value, dtype, x.device()); };
+  const Tensor own = expand(number(include_self ? 1 : 0), x.shape());
+  const Tensor counts = scatter_add(own, dim, index, expand(number(1), index.shape()));
+  const Tensor divisor = cast(include_self ? counts : clamp(counts, 1, INFINITY), x.dtype());
   return is_floating(x.dtype()) ? sums / divisor : floor_div(sums, divisor);
 }
 

@@ -491,6 +491,8 @@ struct BitsWork {
   Nest<3> nest;
   void* out;
   const void *a, *b;
+  i64 units;      // of four elements at once, or two of 8 bytes; 0: one at a time
+  bool whole[3];  // whether an operand's begin at whole ones
   BitOp op;
   bool has_sign;
 };
@@ -518,6 +520,25 @@ TESSERA_DEVICE T combine_bits(BitOp op, T a, T b, bool has_sign) {
 template <class T>
 TESSERA_KERNEL(256)
 void bits_kernel(const BitsWork work) {
+  constexpr int width = sizeof(T) == 8 ? 2 : 4;
+  const int last = work.nest.rank - 1;
+  for (i64 i = first_index(); i < work.units; i += index_step()) {
+    i64 at[3];
+    const i64 left = work.nest.locate(i, width, at);
+    Pack<T, width> in[2], out;
+    tile::unroll<2>([&](auto k) {
+      const T* const from = static_cast<const T*>(k ? work.b : work.a) + at[k + 1];
+      if (work.nest.strides[k + 1][last] != 0) {
+        in[k] = load_unit<T, width>(from, work.whole[k + 1], left, work.nest.lengths[last]);
+      } else {
+        tile::unroll<width>([&](auto j) { in[k].lane[j] = *from; });
+      }
+    });
+    tile::unroll<width>(
+        [&](auto j) { out.lane[j] = combine_bits(work.op, in[0].lane[j], in[1].lane[j], work.has_sign); });
+    store_unit(static_cast<T*>(work.out) + at[0], out, work.whole[0], left);
+  }
+  if (work.units) return;
   for (i64 i = first_index(); i < work.nest.total; i += index_step()) {
     i64 at[3];
     work.nest.locate(i, 1, at);
@@ -527,15 +548,23 @@ void bits_kernel(const BitsWork work) {
 }
 
 void bits(const BitsArgs& args, Executor& executor) {
-  const BitsWork work{make_nest<3>(args.rank, args.lengths, {&args.out, &args.a, &args.b}),
-                      args.out.data,
-                      args.a.data,
-                      args.b.data,
-                      args.op,
-                      args.out.type != Scalar::u8};
+  BitsWork work{make_nest<3>(args.rank, args.lengths, {&args.out, &args.a, &args.b}),
+                args.out.data,
+                args.a.data,
+                args.b.data,
+                0,
+                {},
+                args.op,
+                args.out.type != Scalar::u8};
+  const int bytes = size_of(args.out.type), width = bytes == 8 ? 2 : 4;
+  if (work.nest.has_units(width) && work.nest.strides[0][work.nest.rank - 1] == 1) {
+    work.units = work.nest.units(width);
+    const void* const data[] = {work.out, work.a, work.b};
+    for (int k = 0; k < 3; ++k) work.whole[k] = work.nest.is_whole(k, width, bytes, data[k]);
+  }
   with_size(args.out.type, [&](auto type) {
-    launch("bits", bits_kernel<typename decltype(type)::type>, grid_for(work.nest.total, 256, executor), 256, 0,
-           executor, work);
+    launch("bits", bits_kernel<typename decltype(type)::type>,
+           grid_for(work.units ? work.units : work.nest.total, 256, executor), 256, 0, executor, work);
   });
 }
 

@@ -63,6 +63,7 @@ struct SimpleFold {
     l = Derived::start();
   }
   static TESSERA_DEVICE C finish(const State& s, i64, const ReducePlan&) { return static_cast<C>(s); }
+  static constexpr bool takes_places = false;
 };
 
 enum class Term { plain, square, absolute };
@@ -122,7 +123,7 @@ struct ArgFold {
   };
   using Compute = C;
   using Local = State;
-  static constexpr bool takes_packs = false;
+  static constexpr bool takes_packs = tile::is_same_v<C, float>, takes_places = true;
   static TESSERA_DEVICE State start() { return {largest ? lowest<C>() : highest<C>(), -1}; }
   static TESSERA_DEVICE State begin() { return start(); }
   static TESSERA_DEVICE void flush(State& s, Local& l) {
@@ -203,8 +204,6 @@ constexpr bool takes_doubles(ReduceOp op) {
     case ReduceOp::prod:
     case ReduceOp::any:
     case ReduceOp::all:
-    case ReduceOp::argmax:
-    case ReduceOp::argmin:
     case ReduceOp::abs_sum:
     case ReduceOp::abs_max:
       return true;
@@ -224,6 +223,10 @@ void with_fold(ReduceOp op, const Fn& fn) {
       return fn(Type<ExtremeFold<C, true>>{});
     case ReduceOp::min:
       return fn(Type<ExtremeFold<C, false>>{});
+    case ReduceOp::argmax:
+      return fn(Type<ArgFold<C, true>>{});
+    case ReduceOp::argmin:
+      return fn(Type<ArgFold<C, false>>{});
     default:
       break;
   }
@@ -235,10 +238,6 @@ void with_fold(ReduceOp op, const Fn& fn) {
         return fn(Type<TruthFold<C, true>>{});
       case ReduceOp::all:
         return fn(Type<TruthFold<C, false>>{});
-      case ReduceOp::argmax:
-        return fn(Type<ArgFold<C, true>>{});
-      case ReduceOp::argmin:
-        return fn(Type<ArgFold<C, false>>{});
       default:
         break;
     }

@@ -37,6 +37,24 @@ struct Join {
   TESSERA_DEVICE State operator()(const State& a, const State& b) const { return Fold::join(a, b); }
 };
 
+/// Lanes next to each other, for short rows of which there are many.
+template <int lanes>
+struct PartOfWarp {
+  static constexpr int most = lanes, threads = 256, rows = threads / lanes;
+  static TESSERA_DEVICE i64 row() { return tile::block_in_grid() * rows + tile::thread_in_block() / lanes; }
+  static TESSERA_DEVICE int rank() { return tile::thread_in_block() % lanes; }
+  static constexpr TESSERA_HD int size() { return lanes; }
+  template <class S, class Op>
+  static TESSERA_DEVICE S join(S value, const Op& op) {
+#pragma unroll
+    for (int mask = 1; mask < lanes; mask *= 2) {
+      const S other = tile::from_lane(value, mask);
+      value = rank() & mask ? op(other, value) : op(value, other);
+    }
+    return value;
+  }
+};
+
 /// What a group has of a slice of a result.
 template <class Fold>
 TESSERA_DEVICE void store_slice(const ReducePlan& plan, i64 slice, i64 at, const typename Fold::State& state) {
@@ -49,8 +67,10 @@ template <class Fold, class M, class Group>
 TESSERA_KERNEL(256, 3)
 void reduce_rows(const ReducePlan plan) {
   constexpr int width = 16 / sizeof(M);
-  const i64 unit = Group::row(), result = tile::quotient(unit, plan.slices);
-  if (result >= plan.results.total) return;
+  const i64 units = plan.results.total * plan.slices;
+  const bool exists = Group::row() < units;
+  if (!exists && Group::most >= team_lanes) return;
+  const i64 unit = exists ? Group::row() : units - 1, result = tile::quotient(unit, plan.slices);  // others join
   i64 base[2];
   plan.results.locate(result, 1, base);
   const i64 begin = (unit - result * plan.slices) * plan.slice_length, pitch = plan.pitch;
@@ -75,7 +95,7 @@ void reduce_rows(const ReducePlan plan) {
       x);
   folder.flush();
   const auto state = Group::join(folder.state[0], Join<Fold>{});
-  if (Group::rank() == 0) store_slice<Fold>(plan, unit, base[1], state);
+  if (exists && Group::rank() == 0) store_slice<Fold>(plan, unit, base[1], state);
 }
 
 /// The same of elements of any type that lie anyhow, by teams of plan.team threads, 32 or 256.
@@ -194,9 +214,13 @@ bool run_packed(const ReducePlan& plan, Executor& executor) {
   with_fold<C>(plan.op, [&](auto fold) {
     using Fold = typename decltype(fold)::type;
     if constexpr (Fold::takes_packs) {
-      if (!packs) return;
+      if (!packs || (Fold::takes_places && (plan.columns || plan.pitch > 0))) return;
       const auto go = launcher(plan, executor);
+      constexpr int lanes = 2 * width;  // of which each has an end of a row that is no pack
+      const bool short_rows = plan.team == team_lanes && plan.slices == 1 && e.total <= 64 * width;
       if (plan.columns) go(reduce_columns<Fold, M, width>, tile::ceil_div<i64>(plan.results.total, width) * plan.ways);
+      else if (short_rows && plan.results.total >= 4096)
+        go(reduce_rows<Fold, M, PartOfWarp<lanes>>, plan.results.total * lanes);
       else
         go(plan.team == team_lanes ? reduce_rows<Fold, M, Team<team_lanes>> : reduce_rows<Fold, M, Team<256>>,
            plan.results.total * plan.team);

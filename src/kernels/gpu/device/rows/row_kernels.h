@@ -67,6 +67,8 @@ void with_rows(i64 n, const RowLayout& layout, const Fn& fn) {
     if (!layout.alike && n <= 1024)  // of which a block would have more threads than packs
       return fn(Team<team_lanes>{}, Int<width>{}, Int<apart>{}, RowsHeld{Team<team_lanes>::threads});
     if (!layout.alike || n > 0x7fffffff - 1024 * width) return stream(Team<512>{}, Int<apart>{});
+    if (packs <= team_lanes)  // whose warps are many, and take turns with few registers
+      return fn(Team<team_lanes>{}, Int<width>{}, Int<1>{}, RowsHeld{Team<team_lanes>::threads});
     if (threads <= team_lanes)
       return fn(Team<team_lanes>{}, Int<width>{}, Int<held>{}, RowsHeld{Team<team_lanes>::threads});
     if constexpr (most > team_lanes)
