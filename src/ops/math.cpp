@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "ops/card_function.h"
 #include "ops/gradient.h"
 #include "ops/precise.h"
 #include "tessera/ops_math.h"
@@ -30,23 +31,36 @@ Tensor asinh_of_positive(const Tensor& v) {
 }
 Tensor atanh_of_positive(const Tensor& a) { return log1p(a * 2.0 / (1.0 - a)) * 0.5; }
 
+Tensor slope_of_asinh(const Tensor& x) { return rsqrt(square(x) + 1.0); }
+Tensor slope_of_acosh(const Tensor& x) { return rsqrt((x + -1.0) * (x + 1.0)); }
+Tensor slope_of_atanh(const Tensor& x) { return reciprocal((1.0 - x) * (x + 1.0)); }
+CardFunction<cosh> card_sinh("sinh", "sinh_of_each");
+CardFunction<sinh> card_cosh("cosh", "cosh_of_each");
+CardFunction<slope_of_asinh> card_asinh("asinh", "asinh_of_each");
+CardFunction<slope_of_acosh> card_acosh("acosh", "acosh_of_each");
+CardFunction<slope_of_atanh> card_atanh("atanh", "atanh_of_each");
+
 }  // namespace
 
 // ---- hyperbolic
 
 Tensor sinh(const Tensor& x) {
+  if (card_sinh.takes(x)) return card_sinh(x);
   return map_in_single(x, [](const Tensor& v) { return (expm1(v) - expm1(-v)) * 0.5; });
 }
 
 Tensor cosh(const Tensor& x) {
+  if (card_cosh.takes(x)) return card_cosh(x);
   return map_in_single(x, [](const Tensor& v) { return (exp(v) + exp(-v)) * 0.5; });
 }
 
 Tensor asinh(const Tensor& x) {
+  if (card_asinh.takes(x)) return card_asinh(x);
   return map_in_single(x, [](const Tensor& v) { return odd(v, asinh_of_positive); });
 }
 
 Tensor acosh(const Tensor& x) {
+  if (card_acosh.takes(x)) return card_acosh(x);
   return map_in_single(x, [](const Tensor& v) {
     const Tensor over = v + -1.0;
     return log1p(over + sqrt(over) * sqrt(over + 2.0));
@@ -54,6 +68,7 @@ Tensor acosh(const Tensor& x) {
 }
 
 Tensor atanh(const Tensor& x) {
+  if (card_atanh.takes(x)) return card_atanh(x);
   return map_in_single(x, [](const Tensor& v) { return odd(v, atanh_of_positive); });
 }
 

@@ -100,8 +100,8 @@ extern "C" TESSERA_KERNEL(256) void places_of_kth(const T* x, i64* places, i64 l
 }
 )");
 
-// A line of up to sixteen elements a lane of a team: keys whose order is that of the elements are told apart bit by bit
-// from the top, then their places, until one is left.
+// Keys whose order is that of the elements are told apart bit by bit from the top, then their places, until one is
+// left. Lanes hold up to sixteen keys, or read longer lines again for each bit.
 constexpr std::string_view select_text = R"(
 template <class C>
 TESSERA_DEVICE auto key_of(C v) {
@@ -118,9 +118,8 @@ TESSERA_DEVICE auto key_of(C v) {
   }
 }
 
-template <class Team>
-TESSERA_DEVICE void select_kth(const T* x, i64* places, i64 lines, int length, i64 inner, i64 step, int k,
-                               bool bad) {
+template <class Team, bool held>
+TESSERA_DEVICE void select_kth(const T* x, i64* places, i64 lines, int length, i64 inner, i64 step, int k, bool bad) {
   using Key = decltype(key_of(compute_t<T>()));
   constexpr int each = 16;
   const i64 line = Team::row();
@@ -128,23 +127,29 @@ TESSERA_DEVICE void select_kth(const T* x, i64* places, i64 lines, int length, i
   const T* const from = x + line / inner * step + line % inner;
   const int steps = ceil_div(length, Team::size());
   const auto place_of = [](int j) { return j * Team::size() + Team::rank(); };
-  Key keys[each];
-  int none = 0;
-  unroll<each>([&](auto j) {
-    keys[j] = ~Key(0);  // what is not there comes last
-    if (j >= steps || place_of(j) >= length) return;
-    const auto v = convert_element<compute_t<T>>(from[place_of(j) * inner]);
-    keys[j] = key_of(v);
-    none += v != v;
-  });
-  none = Team::join(none, Add{});
-  if (bad && none > 0) k = length - none;
+  const auto key_at = [&](int i) {  // what is not there comes last
+    return i < length ? key_of(convert_element<compute_t<T>>(from[i * inner])) : ~Key(0);
+  };
+  Key keys[held ? each : 1];
+  if constexpr (held) unroll<each>([&](auto j) { keys[j] = key_at(place_of(j)); });
+  const auto count = [&](const auto& is_one) {  // of a place and its key
+    int ones = 0;
+    if constexpr (held) {
+      unroll<each>([&](auto j) { ones += j < steps && is_one(place_of(j), keys[j]); });
+    } else {
+      for (int j = 0; j < steps; ++j) ones += is_one(place_of(j), key_at(place_of(j)));
+    }
+    return Team::join(ones, Add{});
+  };
+  if (bad) {
+    constexpr bool has_none = is_same_v<compute_t<T>, float> || is_same_v<compute_t<T>, double>;
+    const int none = has_none ? count([&](int i, Key key) { return i < length && key == ~Key(0); }) : 0;
+    if (none > 0) k = length - none;
+  }
   int left = steps * Team::size();
   // Keeps those that have the bit, or not, as the k-th has it.
   const auto narrow = [&](auto& prefix, int bit, const auto& has_no_bit) {
-    int zeros = 0;
-    unroll<each>([&](auto j) { zeros += j < steps && has_no_bit(j); });
-    zeros = Team::join(zeros, Add{});
+    const int zeros = count(has_no_bit);
     if (k < zeros) {
       left = zeros;
     } else {
@@ -153,38 +158,33 @@ TESSERA_DEVICE void select_kth(const T* x, i64* places, i64 lines, int length, i
     }
   };
   Key prefix = 0;
-  int low = 8 * sizeof(Key);
-  while (low > 0 && left > 1) {
-    --low;
-    narrow(prefix, low, [&](int j) { return (keys[j] ^ prefix) >> low == 0; });
-  }
   u32 place = 0;
-  int low_place = 12;
-  const auto is_left = [&](int j) { return (keys[j] ^ prefix) >> low == 0 && (place_of(j) ^ place) >> low_place == 0; };
-  while (low_place > 0 && left > 1) {
-    --low_place;
-    narrow(place, low_place, is_left);
-  }
-  unroll<each>([&](auto j) {
-    if (j < steps && is_left(j)) places[line] = place_of(j);
+  int low = 8 * sizeof(Key), low_place = 16;
+  const auto is_left = [&](int i, Key key) { return (key ^ prefix) >> low == 0 && (i ^ place) >> low_place == 0; };
+  while (low > 0 && left > 1) narrow(prefix, --low, [&](int, Key key) { return (key ^ prefix) >> low == 0; });
+  while (low_place > 0 && left > 1) narrow(place, --low_place, is_left);
+  (void)count([&](int i, Key key) {
+    if (is_left(i, key)) places[line] = i;
+    return false;
   });
 }
 )";
 CardKernel kth_by_warps_kernel("kth_by_warps", std::string(select_text) + R"(
 extern "C" TESSERA_KERNEL(256) void kth_by_warps(const T* x, i64* places, i64 lines, int length, i64 inner,
                                                   i64 step, int k, int bad, int) {
-  select_kth<Team<team_lanes>>(x, places, lines, length, inner, step, k, bad);
+  select_kth<Team<team_lanes>, true>(x, places, lines, length, inner, step, k, bad);
 }
 )");
 CardKernel kth_by_blocks_kernel("kth_by_blocks", std::string(select_text) + R"(
 extern "C" TESSERA_KERNEL(256) void kth_by_blocks(const T* x, i64* places, i64 lines, int length, i64 inner,
                                                   i64 step, int k, int bad, int) {
-  select_kth<Team<256>>(x, places, lines, length, inner, step, k, bad);
+  if (length <= 4096) select_kth<Team<256>, true>(x, places, lines, length, inner, step, k, bad);
+  else select_kth<Team<256>, false>(x, places, lines, length, inner, step, k, bad);
 }
 )");
 
 // Longer lines are sorted.
-bool card_takes_kth(const Line& line) { return on_card(line.x) && line.size <= 4096 && line.x.numel() > 0; }
+bool card_takes_kth(const Line& line) { return on_card(line.x) && line.size <= 1 << 15 && line.x.numel() > 0; }
 
 // The place of what k elements of its line are before, [.., 1, ..], or where `bad` that of the first NaN.
 Tensor card_places_of_kth(const Line& line, int64_t k, bool bad) {
@@ -245,7 +245,12 @@ std::pair<Tensor, Tensor> median(const Tensor& x, int64_t dim, bool keepdim) {
 }
 Tensor median(const Tensor& x) {
   if (is_floating(x.dtype()) && x.shape().numel() == Dim(0)) return full({}, NAN, x.dtype(), x.device());
-  return median(flatten(x), 0).first;
+  const Line line("median", flatten(x), 0);
+  if (!on_card(x) || card_takes_kth(line) || (grad_enabled() && x.requires_grad())) return median(line.x, 0).first;
+  const Tensor sorted = sort_values(line.x, 0), middle = select(sorted, 0, (line.size - 1) / 2);
+  if (!is_floating(x.dtype())) return middle;
+  const Tensor last = select(sorted, 0, line.size - 1);  // NaN, where there is one
+  return where(isnan(last), last, middle);
 }
 
 namespace {

@@ -11,6 +11,7 @@
 #include "ops/adaptive_mean.h"
 #include "ops/capture.h"
 #include "ops/gradient.h"
+#include "ops/on_card.h"
 #include "ops/on_host.h"
 #include "ops/op_table.h"
 #include "ops/planes.h"
@@ -65,7 +66,8 @@ Tensor by_two_dims(const Tensor& x, const Windows& w, Pool pool2d) {
   const auto set_rows = [&](size_t d) {
     o.window[0] = w.size[d], o.stride[0] = w.stride[d], o.padding[0] = w.low[d], o.dilation[0] = w.dilation[d];
   };
-  if (last == 0) return squeeze(pool2d(unsqueeze(x, 2), o), 2);
+  // Kernels on cards want no gaps behind rows.
+  if (last == 0) return squeeze(pool2d(unsqueeze(on_card(x) ? contiguous(x) : x, 2), o), 2);
   set_rows(last - 1);
   if (last == 1) return pool2d(x, o);
   const Shape& s = x.shape();

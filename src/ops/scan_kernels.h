@@ -11,8 +11,9 @@ inline constexpr int64_t kScanStateBytes = 32;
 /// The text of a kernel `name`: `state` has State, none() and combine(earlier, later), and `line` what Line::load() and
 /// Line::store() do. A warp takes a line of neighbours, and lines that lie side by side have a thread each. Where lines
 /// are few, each is cut into segments: the first phase puts their states together, the second makes of these what lies
-/// before each segment, and the third begins with that. Many short lines have a lane each. x [outer, length, inner] and
-/// all else are contiguous, but rows of x may begin x_pitch apart; y, g and places are there where the line wants them.
+/// before each segment, and the third begins with that. Many short lines have a part of a warp each. x [outer, length,
+/// inner] and all else are contiguous, but rows of x may begin x_pitch apart; y, g and places are there where the line
+/// wants them.
 inline std::string scan_kernel(std::string_view name, std::string_view state, std::string_view line) {
   constexpr std::string_view lines = R"(
 struct Line {
@@ -26,17 +27,18 @@ struct Line {
   TESSERA_DEVICE void store(i64 i, const State& s) const;
 };
 static_assert(sizeof(State) <= 32);
-enum Phase { whole, segments_alone, before_segments, segments_in_turn, by_lanes };
-/// A warp's room: some columns of as many lines as it has lanes.
-constexpr int columns = sizeof(State) <= 4 ? 32 : sizeof(State) <= 8 ? 16 : sizeof(State) <= 16 ? 8 : 4;
-constexpr int room_states = team_lanes * (columns + 1);
+enum Phase { whole, segments_alone, before_segments, segments_in_turn, by_parts };
+constexpr int turn = 4 * team_lanes;  // elements that a team has at once
+/// Whether shared memory has room for four teams of a warp.
+constexpr bool has_parts = sizeof(State) <= 8;
 )",
                              steps = R"(
-/// What lies before this lane's state, and in `all` what those of the warp come to.
+/// What lies before this lane's state, and in `all` what those of its team come to.
+template <int lanes = team_lanes>
 TESSERA_DEVICE State before_lane(State& all) {
-  const int lane = thread_in_block() % team_lanes;
+  const int lane = thread_in_block() % lanes;
   State before = none();
-  for (int mask = 1; mask < team_lanes; mask *= 2) {
+  for (int mask = 1; mask < lanes; mask *= 2) {
     const State other = from_lane(all, mask);
     if (lane & mask) before = combine(other, before);
     all = lane & mask ? combine(other, all) : combine(all, other);
@@ -61,61 +63,39 @@ TESSERA_DEVICE State by_thread(const Line& line, i64 first, i64 last, State runn
   return running;
 }
 
-/// Lanes read and write neighbours, and put together four that follow one another.
-TESSERA_DEVICE State by_warp(const Line& line, State* room, i64 first, i64 last, State running, bool stores) {
-  constexpr int each = 4, most = each * team_lanes;
-  static_assert(most + each <= room_states);
-  const int lane = thread_in_block() % team_lanes;
+/// Lanes read and write neighbours, and put together several that follow one another.
+template <int lanes>
+TESSERA_DEVICE State by_team(const Line& line, State* room, i64 first, i64 last, State running, bool stores,
+                             bool exists = true) {
+  constexpr int most = turn / lanes;
+  const int lane = thread_in_block() % lanes;
   const auto place = [](int i) { return i + i / team_lanes; };  // other banks for each row of lanes
-  for (; first < last; first += most) {
-    unroll<each>([&](auto j) {
-      const int i = j * team_lanes + lane;
-      room[place(i)] = first + i < last ? line.load(first + i) : none();
+  for (; first < last; first += turn) {
+    const int each = static_cast<int>(ceil_div(min<i64>(turn, last - first), i64(lanes)));
+    unroll<most>([&](auto j) {
+      const int i = j * lanes + lane;
+      if (j < each) room[place(i)] = exists && first + i < last ? line.load(first + i) : none();
     });
     sync_warp();
-    State mine[each];
-    unroll<each>([&](auto j) {
-      mine[j] = room[place(lane * each + j)];
-      if constexpr (j > 0) mine[j] = combine(mine[j - 1], mine[j]);
+    State mine[most], all = none();
+    unroll<most>([&](auto j) {
+      if (j < each) mine[j] = all = combine(all, room[place(lane * each + j)]);
     });
-    State all = mine[each - 1];
-    const State before = combine(running, before_lane(all));
+    const State before = combine(running, before_lane<lanes>(all));
     running = combine(running, all);
     sync_warp();
     if (!stores) continue;
-    unroll<each>([&](auto j) { room[place(lane * each + j)] = combine(before, mine[j]); });
+    unroll<most>([&](auto j) {
+      if (j < each) room[place(lane * each + j)] = combine(before, mine[j]);
+    });
     sync_warp();
-    unroll<each>([&](auto j) {
-      const int i = j * team_lanes + lane;
-      if (first + i < last) line.store(first + i, room[place(i)]);
+    unroll<most>([&](auto j) {
+      const int i = j * lanes + lane;
+      if (j < each && exists && first + i < last) line.store(first + i, room[place(i)]);
     });
     sync_warp();
   }
   return running;
-}
-
-/// A lane takes a line. Lanes that read and write neighbours share one.
-template <class Lines>
-TESSERA_DEVICE void each_by_lane(const Lines& line_of, State* room, i64 begin, i64 lines, i64 length) {
-  constexpr int rows = team_lanes / columns;  // that are read at once
-  const int lane = thread_in_block() % team_lanes, column = lane % columns;
-  const auto each = [&](i64 first, const auto& visit) {
-    unroll<columns>([&](auto j) {
-      const int row = lane / columns + j * rows;
-      if (begin + row < lines && first + column < length)
-        visit(line_of(begin + row), first + column, room[row * (columns + 1) + column]);
-    });
-    sync_warp();
-  };
-  State running = none();
-  for (i64 first = 0; first < length; first += columns) {
-    each(first, [&](const Line& line, i64 i, State& s) { s = line.load(i); });
-    const int count = static_cast<int>(min<i64>(columns, length - first));
-    State* const own = room + lane * (columns + 1);
-    for (int i = 0; begin + lane < lines && i < count; ++i) own[i] = running = combine(running, own[i]);
-    sync_warp();
-    each(first, [&](const Line& line, i64 i, State& s) { line.store(i, s); });
-  }
 }
 
 TESSERA_DEVICE void make_before_segments(State* totals, i64 segments) {
@@ -133,8 +113,8 @@ extern "C" TESSERA_KERNEL(256) void )",
                              body =
                                  R"((const T* x, const T* y, const T* g, T* out, i64* places, State* totals, i64 outer,
                                       i64 length, i64 inner, i64 x_pitch, i64 segments, int backwards, int phase) {
-  TESSERA_SHARED State rooms[256 / team_lanes][room_states];
-  State* const room = rooms[thread_in_block() / team_lanes];
+  constexpr int teams = has_parts ? 4 : 1, part = team_lanes / teams;  // of a warp
+  TESSERA_SHARED State rooms[256 / part][turn + 4];
   const bool apart = inner > 1;  // a thread takes a line
   const auto line_of = [&](i64 row, i64 side) {
     const i64 begin = row * length * inner + side;
@@ -142,8 +122,13 @@ extern "C" TESSERA_KERNEL(256) void )",
                 backwards != 0};
   };
   const i64 thread = block_in_grid() * 256 + thread_in_block();
-  if (phase == by_lanes)
-    return each_by_lane([&](i64 row) { return line_of(row, 0); }, room, thread / team_lanes * team_lanes, outer, length);
+  if (phase == by_parts) {
+    if (thread / team_lanes * teams >= outer) return;
+    const i64 row = thread / part;
+    const bool exists = row < outer;  // lanes of others of the warp wait for this one
+    by_team<part>(line_of(exists ? row : 0, 0), rooms[thread_in_block() / part], 0, length, none(), true, exists);
+    return;
+  }
   if (phase == before_segments) {
     if (thread / team_lanes < outer * inner) make_before_segments(totals + thread / team_lanes * segments, segments);
     return;
@@ -157,7 +142,7 @@ extern "C" TESSERA_KERNEL(256) void )",
   const State running = phase == segments_in_turn ? *total : none();
   const bool stores = phase != segments_alone;
   const State end = apart ? by_thread(line, first, last, running, stores)
-                          : by_warp(line, room, first, last, running, stores);
+                          : by_team<team_lanes>(line, rooms[thread_in_block() / team_lanes], first, last, running, stores);
   if (phase == segments_alone && (apart || thread_in_block() % team_lanes == 0)) *total = end;
 }
 )";

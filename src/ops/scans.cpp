@@ -141,15 +141,14 @@ void scan_on_card(CardKernel& kernel, const ScanArgs& a, int64_t dim) {
     const auto data = [](const Tensor& t) { return t.defined() ? static_cast<T*>(t.data_ptr()) : nullptr; };
     const T *x = data(a.x), *y = data(a.y), *g = data(a.g);
     auto* const places = a.places.defined() ? static_cast<int64_t*>(a.places.data_ptr()) : nullptr;
-    enum Phase { whole, segments_alone, before_segments, segments_in_turn, by_lanes };  // as in the text
+    enum Phase { whole, segments_alone, before_segments, segments_in_turn, by_parts };  // as in the text
     const auto launch = [&](Phase phase) {
-      const int64_t threads = phase == by_lanes          ? count
-                              : phase == before_segments ? count * 32
-                                                         : count * segments * (apart ? 1 : 32);
+      const int64_t threads =
+          phase == by_parts || phase == before_segments ? count * 32 : count * segments * (apart ? 1 : 32);
       kernel.launch(a.x, (threads + 255) / 256, x, y, g, data(a.out), places, totals.data_ptr(), lines.outer,
                     lines.length, lines.inner, pitch, segments, static_cast<int>(a.backwards), static_cast<int>(phase));
     };
-    if (segments == 1) return launch(!apart && count >= 4096 && lines.length <= 1024 ? by_lanes : whole);
+    if (segments == 1) return launch(!apart && count >= 4096 && lines.length <= 1024 ? by_parts : whole);
     for (const Phase phase : {segments_alone, before_segments, segments_in_turn}) launch(phase);
   });
 }

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "ops/card_function.h"
 #include "ops/gradient.h"
-#include "ops/on_card.h"
 #include "ops/precise.h"
 #include "tessera/autograd.h"
 #include "tessera/ops_math.h"
@@ -130,29 +130,11 @@ bool is_wide(const Tensor& v) { return v.dtype() == Float64; }
 }  // namespace
 
 namespace {
-CardKernel lgamma_kernel("lgamma_of_each", R"(
-extern "C" TESSERA_KERNEL(256) void lgamma_of_each(const T* x, T* y, i64 total) {
-  const i64 i = block_in_grid() * 256 + thread_in_block();
-  if (i < total) y[i] = ::lgamma(x[i]);
-}
-)");
-
-Tensor card_lgamma(const Tensor& given) {
-  const auto forward = [](const Tensors& in) {
-    const Tensor x = contiguous(in[0]), y = empty(x.shape(), x.dtype(), x.device());
-    const void* const from = x.data_ptr();
-    if (x.numel() > 0) lgamma_kernel.launch(x, (x.numel() + 255) / 256, from, y.data_ptr(), x.numel());
-    return Tensors{y};
-  };
-  const auto backward = [](const Tensors& in, const Tensors&, const Tensors& grads) {
-    return Tensors{grads[0] * digamma(in[0])};
-  };
-  return custom_function("lgamma", {given}, forward, backward)[0];
-}
+CardFunction<digamma> card_lgamma("lgamma", "lgamma_of_each");
 }  // namespace
 
 Tensor lgamma(const Tensor& x) {
-  if (on_card(x) && is_floating(x.dtype())) return in_single(x, card_lgamma);
+  if (card_lgamma.takes(x)) return card_lgamma(x);
   return map_in_single(x, [](const Tensor& v) {
     const Tensor low = lt(v, number_like(v, 0.5)), z = where(low, 1.0 - v, v);
     const Tensor above = is_wide(v) ? lgamma_of_large(z) : quick_lgamma_of_large(z);

@@ -73,7 +73,8 @@ using Names = std::vector<std::string>;
 // by one.
 void expect_bits_of_operators(Device device) {
   for (const Unary& u : kUnary) {
-    if (device.is_gpu() && std::string_view(u.name) == "lgamma") continue;  // a kernel of its own there
+    const bool by_vendor = std::string_view(u.name) == "lgamma" || std::string_view(u.name) == "asinh";
+    if (device.is_gpu() && by_vendor) continue;
     for (const DType dtype : {Float32, Float64, Float16, BFloat16})
       for (const int64_t n : {1, 2, 63, 64, 65, 1000, 4099}) {
         const std::string what = std::string(u.name) + " " + std::string(name(dtype)) + " " + std::to_string(n);
@@ -106,10 +107,10 @@ TEST(GpuMapGraph, TakesAnyLayout) {
 TEST(GpuMapGraph, IsOneKernel) {
   if (!card().is_gpu()) GTEST_SKIP() << "no GPU";
   const Tensor x = full({1000}, 0.5, Float32, card());
-  asinh(x);  // traced
-  EXPECT_EQ(calls_of([&] { asinh(x); }), Names{"map_graph"});
+  softsign(x);  // traced
+  EXPECT_EQ(calls_of([&] { softsign(x); }), Names{"map_graph"});
   const ForceKernel compiled("map_graph", "compiled");
-  EXPECT_NEAR(asinh(x).to(cpu()).to_vector<double>()[999], std::asinh(0.5), 1e-6);
+  EXPECT_NEAR(softsign(x).to(cpu()).to_vector<double>()[999], 0.5 / 1.5, 1e-6);
 }
 
 TEST(MapGraph, IsOneCallForwardAndOneBackward) {

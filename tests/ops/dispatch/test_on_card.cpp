@@ -255,6 +255,29 @@ TEST_F(OnCardTest, LogarithmsOfGammaAsTheCpu) {
               tensor<float>({INFINITY, INFINITY, INFINITY, INFINITY, 0, 0}, {6}), 0, "ends");
 }
 
+TEST_F(OnCardTest, FunctionsOfTheVendorAsTheCpu) {
+  Generator g(15);
+  const auto near_half = [](const Tensor& x) { return x * 0.23 + 0.1; };
+  const std::pair<const char*, std::function<Tensor(const Tensor&)>> functions[] = {
+      {"sinh", sinh},
+      {"cosh", cosh},
+      {"asinh", asinh},
+      {"acosh", [](const Tensor& x) { return acosh(abs(x) + 1.05); }},
+      {"atanh", [=](const Tensor& x) { return atanh(near_half(x)); }},
+      {"asin", [=](const Tensor& x) { return asin(near_half(x)); }},
+      {"acos", [=](const Tensor& x) { return acos(near_half(x)); }},
+      {"erfinv", [=](const Tensor& x) { return erfinv(near_half(x)); }},
+      {"tan", [=](const Tensor& x) { return tan(near_half(x)); }},
+      {"atan2", [](const Tensor& x) { return atan2(x, flip(x, {0})); }},
+      {"hypot", [](const Tensor& x) { return hypot(x, flip(x, {0})); }}};
+  for (const auto& [what, f] : functions)
+    for (const DType dtype : {Float32, Float64, BFloat16}) {
+      const double limit = dtype == BFloat16 ? 2e-2 : dtype == Float64 ? 1e-12 : 1e-5;
+      for (const Shape& shape : {Shape{2051}, Shape{300, 85}})
+        expect_same(f, clamp(cast(randn(shape, g, Float64), dtype), -3, 3), limit, what, g);
+    }
+}
+
 TEST_F(OnCardTest, PlacesOfEveryKindAsTheCpu) {
   Generator g(6);
   const Tensor few = floor(rand({37, 5, 130}, g, Float64) * 3.0) - 1.0;
@@ -368,7 +391,7 @@ TEST_F(OnCardTest, MediansAsTheCpu) {
   Generator g(25);
   for (const DType dtype : {Float32, Float64, BFloat16, Int32})
     for (const Shape& shape : {Shape{1, 1}, Shape{70, 5}, Shape{50, 33}, Shape{3, 512}, Shape{2, 513}, Shape{2, 4096},
-                               Shape{2, 4097}, Shape{4, 17, 6}, Shape{4, 100, 3}}) {
+                               Shape{2, 4097}, Shape{2, 40'000}, Shape{4, 17, 6}, Shape{4, 100, 3}}) {
       const Tensor drawn = cast(randn(shape, g, Float64) * 40.0, dtype);
       Tensor x = shape[0] == Dim(2) ? drawn : cast(floor(drawn), dtype);  // with equals
       if (is_floating(dtype)) x = where(eq(x, full({}, 3, x.dtype())), full({}, NAN, x.dtype()), x);
@@ -380,6 +403,7 @@ TEST_F(OnCardTest, MediansAsTheCpu) {
         expect_near(got.first, want.first, 0, to_string(shape));
         expect_near(got.second, want.second, 0, to_string(shape) + ", places");
       }
+      for (const Tensor& all : {x, drawn}) expect_near(median(all.to(card())), median(all), 0, "of all");
     }
 }
 
