@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""onnx_schemas.py: writes src/onnx/schemas.cpp, what ONNX says of the nodes of each operator that has a handler.
+"""onnx_schemas.py: writes src/onnx/schemas.cpp, what ONNX and ONNX Runtime say of the nodes of each operator that has
+a handler.
 
-usage: onnx_schemas.py      with a Python that has the newest onnx wheel
+usage: onnx_schemas.py      with a Python that has the newest wheels of onnx and onnxruntime
 
 Versions of an operator that take the same are one line.
 """
@@ -10,6 +11,7 @@ import re
 import textwrap
 
 from onnx import defs
+from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
 LETTERS = {"FLOAT": "f", "INT": "i", "STRING": "s", "TENSOR": "t", "GRAPH": "g", "FLOATS": "F", "INTS": "I",
            "STRINGS": "S", "TENSORS": "T", "GRAPHS": "G", "SPARSE_TENSOR": "p", "TYPE_PROTO": "y"}
@@ -37,15 +39,23 @@ std::span<const NodeSchema> node_schemas() { return schemas; }
 
 
 def attributes(schema):
-    return " ".join(f"{a.name}:{LETTERS[a.type.name]}{'!' if a.required else ''}"
+    return " ".join(f"{a.name}:{LETTERS[str(a.type).split('.')[-1].strip('>').split(':')[0]]}{'!' if a.required else ''}"
                     for a in sorted(schema.attributes.values(), key=lambda a: a.name))
+
+
+def of_runtime(served):
+    """What ONNX Runtime adds: its own domain, and one operator of ONNX's that ONNX does not know."""
+    return [s for s in runtime.get_all_operator_schema() if s.name in served
+            and (s.domain == "com.microsoft" or s.name == "SimplifiedLayerNormalization")]
 
 
 def main():
     handlers = "".join(path.read_text() for path in sorted((ROOT / "src/onnx/handlers").glob("*.cpp")))
-    served = set(re.findall(r'\{"([A-Z]\w+)",\s*\d+,', handlers))
+    entries = re.findall(r'\{"([A-Z]\w+)",\s*\d+,[^{}]*?(, kMicrosoft|, "com.microsoft")?\}', handlers)
+    served = {name for name, _ in entries}
     lines, before = [], None
     every = [s for s in defs.get_all_schemas_with_history() if s.name in served]
+    every += of_runtime({name for name, domain in entries if domain} | {"SimplifiedLayerNormalization"})
     for s in sorted(every, key=lambda s: (s.domain, s.name, s.since_version)):
         most = [-1 if n == ANY else n for n in (s.max_input, s.max_output)]
         said = (s.domain, s.name, s.min_input, *most, attributes(s))

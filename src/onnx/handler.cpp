@@ -135,11 +135,27 @@ using Key = std::pair<std::string_view, std::string_view>;  // domain and operat
 const std::multimap<Key, const Entry*>& all_entries() {
   static const std::multimap<Key, const Entry*> all = [] {
     std::multimap<Key, const Entry*> entries;
-    for (const auto family :
-         {math_handlers(), shape_handlers(), reduction_handlers(), linear_handlers(), norm_handlers(), index_handlers(),
-          control_handlers(), creation_handlers(), loss_handlers(), quantize_handlers(), attention_handlers(),
-          function_handlers(), order_handlers(), window_handlers(), image_handlers(), recurrent_handlers(),
-          signal_handlers(), feature_handlers()})
+    for (const auto family : {math_handlers(),
+                              shape_handlers(),
+                              reduction_handlers(),
+                              linear_handlers(),
+                              norm_handlers(),
+                              index_handlers(),
+                              control_handlers(),
+                              creation_handlers(),
+                              loss_handlers(),
+                              quantize_handlers(),
+                              attention_handlers(),
+                              function_handlers(),
+                              order_handlers(),
+                              window_handlers(),
+                              image_handlers(),
+                              recurrent_handlers(),
+                              signal_handlers(),
+                              feature_handlers(),
+                              microsoft_handlers(),
+                              microsoft_attention_handlers(),
+                              microsoft_quantize_handlers()})
       for (const Entry& entry : family) entries.emplace(Key(entry.domain, entry.op), &entry);
     return entries;
   }();

@@ -126,6 +126,9 @@ std::span<const Entry> image_handlers();
 std::span<const Entry> recurrent_handlers();
 std::span<const Entry> signal_handlers();
 std::span<const Entry> feature_handlers();
+std::span<const Entry> microsoft_handlers();
+std::span<const Entry> microsoft_attention_handlers();
+std::span<const Entry> microsoft_quantize_handlers();
 
 /// The one that serves an operator at an opset; null where there is none.
 const Entry* find_handler(std::string_view domain, std::string_view op, int opset);

@@ -33,7 +33,7 @@ Values constants_of_shape(const Call& c) {
   return {contiguous(expand(reshape(value, {}).to(c.device()), Shape(std::span<const int64_t>(sizes))))};
 }
 Values range(const Call& c) {
-  const Tensor &start = c.in(0), &limit = c.in(1), &delta = c.in(2);
+  const Tensor &start = c.in(0), &limit = c.in(1), delta = c.has(2) ? c.in(2) : ones({}, start.dtype());
   if (start.numel() != 1 || limit.numel() != 1 || delta.numel() != 1)
     c.fail("start, limit and delta are one number each");
   if (delta.item() == 0) c.fail("a delta of 0");
@@ -118,6 +118,7 @@ constexpr Entry entries[] = {
     {"RandomUniform", 1, drawn<uniform>, "", true},
     {"RandomUniformLike", 1, drawn_like<uniform>, "", true},
     {"Range", 11, range},
+    {"Range", 1, range, "com.microsoft"},
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Products.
-#include "onnx/handler.h"
+#include "onnx/handlers/microsoft.h"
 #include "tessera/ops.h"
 
 namespace tessera::onnx {
@@ -15,6 +15,9 @@ Values matrix_product(const Call& c) {
   c.check_types();
   return {product(a, b)};
 }
+
+}  // namespace
+
 Values gemm(const Call& c) {
   const Tensor &a = c.in(0), &b = c.in(1);
   if (a.dim() != 2 || b.dim() != 2) c.fail("{} and {} are no matrices", describe(a), describe(b));
@@ -29,6 +32,8 @@ Values gemm(const Call& c) {
   if (!c.has(2) || beta == 0) return {out};
   return {add(out, beta == 1 ? c.in(2) : cast(c.in(2) * beta, a.dtype()))};
 }
+
+namespace {
 
 constexpr Entry entries[] = {
     {"Gemm", 1, gemm},

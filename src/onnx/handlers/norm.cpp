@@ -76,17 +76,20 @@ Values layer_norms(const Call& c) {
   if (c.has(2)) out = add(out, c.in(2));
   return {cast(out, x.dtype()), average, inverse};
 }
+/// SimplifiedLayerNormalization of ONNX Runtime, too, which gives the inverse deviations as well.
 Values rms_norms(const Call& c) {
   const Tensor& x = c.in(0);
   const int64_t axis = c.axis(-1, x.dim());
   const double eps = c.real("epsilon", 1e-5f);
-  if (axis == x.dim() - 1 && c.in(1).dim() == 1 && c.in(1).dtype() == x.dtype() && c.in(1).size(0) == x.size(axis))
+  if (!c.wants(1) && axis == x.dim() - 1 && c.in(1).dim() == 1 && c.in(1).dtype() == x.dtype() &&
+      c.in(1).size(0) == x.size(axis))
     return {rms_norm(x, c.in(1), eps)};
   const Tensor wide = cast(x, x.dtype() == Float64 ? Float64 : Float32);
   Dims dims;
   for (int64_t d = axis; d < x.dim(); ++d) dims.push_back(d);
-  const Tensor normal = mul(wide, rsqrt(mean(square(wide), dims, true) + eps));
-  return {cast(mul(cast(normal, x.dtype()), c.in(1)), x.dtype())};
+  const Tensor inverse = rsqrt(mean(square(wide), dims, true) + eps);
+  const DType out = c.op() == "RMSNormalization" ? x.dtype() : c.in(1).dtype();
+  return {cast(mul(cast(mul(wide, inverse), out), c.in(1)), out), inverse};
 }
 
 Values group_norms(const Call& c) {
@@ -117,9 +120,10 @@ constexpr Entry entries[] = {
     {"GroupNormalization", 18, group_norms},
     {"Hardmax", 1, hard_max},
     {"InstanceNormalization", 1, instance_norms},
-    {"LayerNormalization", 17, layer_norms},
+    {"LayerNormalization", 1, layer_norms},
     {"LogSoftmax", 1, softmax_like<log_softmax>},
     {"RMSNormalization", 23, rms_norms},
+    {"SimplifiedLayerNormalization", 1, rms_norms},
     {"Softmax", 1, softmax_like<softmax>},
 };
 

@@ -59,8 +59,13 @@ Values unique_slices(const Call& c) {
 }
 
 constexpr Entry entries[] = {
-    {"CumProd", 26, cumulative_product},       {"GatherND", 11, gather_slices},   {"Scatter", 9, scatter_elements},
-    {"ScatterElements", 11, scatter_elements}, {"ScatterND", 11, scatter_slices}, {"Unique", 11, unique_slices},
+    {"CumProd", 26, cumulative_product},
+    {"GatherND", 11, gather_slices},
+    {"Scatter", 9, scatter_elements},
+    {"GatherND", 1, gather_slices, "com.microsoft"},
+    {"ScatterElements", 11, scatter_elements},
+    {"ScatterND", 11, scatter_slices},
+    {"Unique", 11, unique_slices},
 };
 
 }  // namespace

@@ -40,9 +40,13 @@ Values quantised_product(const Call& c) {
 }
 
 constexpr Entry entries[] = {
-    {"DequantizeLinear", 10, dequantise},   {"DynamicQuantizeLinear", 11, quantise_by_range},
-    {"MatMulInteger", 10, integer_product}, {"QLinearMatMul", 10, quantised_product},
+    {"DequantizeLinear", 10, dequantise},
+    {"DynamicQuantizeLinear", 11, quantise_by_range},
+    {"MatMulInteger", 10, integer_product},
+    {"QLinearMatMul", 10, quantised_product},
     {"QuantizeLinear", 10, quantise},
+    {"QuantizeLinear", 1, quantise, "com.microsoft"},
+    {"DequantizeLinear", 1, dequantise, "com.microsoft"},
 };
 
 }  // namespace

@@ -169,6 +169,7 @@ constexpr Entry entries[] = {
     {"Tile", 6, tile_dims},
     {"Transpose", 1, transpose_dims},
     {"Trilu", 14, triangle},
+    {"Trilu", 1, triangle, "com.microsoft"},
     {"Unsqueeze", 1, unsqueeze_dims},
 };
 

@@ -3,6 +3,7 @@
 
 #include "onnx/handlers/zero_point.h"
 #include "tessera/ops_quantize.h"
+#include "tessera/ops_shape.h"
 
 namespace tessera::onnx {
 namespace {
@@ -35,13 +36,6 @@ Windows windows_of(const Call& c, const Shape& x, Dims size) {
   w.high = std::vector<int64_t>(pads.begin() + rank, pads.end());
   return w;
 }
-Windows pool_windows(const Call& c) {
-  const Windows w = windows_of(c, c.in(0).shape(), c.integers("kernel_shape"));
-  for (size_t d = 0; d < w.size.size() && d < w.low.size(); ++d)
-    if (std::max(w.low[d], w.high[d]) >= w.size[d])
-      c.fail("padding {} is not below the window's {}", std::max(w.low[d], w.high[d]), w.size[d]);
-  return w;
-}
 
 Dims spatial_sizes(const Tensor& weight) {
   Dims size;
@@ -49,6 +43,14 @@ Dims spatial_sizes(const Tensor& weight) {
   return size;
 }
 }  // namespace
+
+Windows pool_windows(const Call& c, const Shape& x) {
+  const Windows w = windows_of(c, x, c.integers("kernel_shape"));
+  for (size_t d = 0; d < w.size.size() && d < w.low.size(); ++d)
+    if (std::max(w.low[d], w.high[d]) >= w.size[d])
+      c.fail("padding {} is not below the window's {}", std::max(w.low[d], w.high[d]), w.size[d]);
+  return w;
+}
 
 void check_kernel_shape(const Call& c, const Tensor& weight) {
   const Dims size = spatial_sizes(weight);
@@ -81,16 +83,23 @@ Tensor of_filters(const Tensor& t, const Tensor& weight) {
 Values convolve_integers(const Call& c) {
   return {integer_conv(c.in(0), c.in(1), c.optional(2), c.optional(3), conv_options(c, c.in(0).shape(), c.in(1)))};
 }
-Values convolve_quantised(const Call& c) {
+/// x: the input, with channels before its pixels.
+Tensor convolved_quantised(const Call& c, const Tensor& x) {
   const Tensor scale = mul(cast(c.in(1), Float64), cast(of_filters(c.in(4), c.in(3)), Float64));
   const Tensor weight = less_zero(c.in(3), of_filters(c.in(5), c.in(3)));
   const Tensor bias = c.has(8) ? cast(c.in(8), Float64) : Tensor();
-  const Tensor sums = conv(less_zero(c.in(0), c.in(2)), weight, bias, conv_options(c, c.in(0).shape(), weight));
+  const Tensor sums = conv(less_zero(x, c.in(2)), weight, bias, conv_options(c, x.shape(), weight));
   const Tensor factor =
       scale.numel() == 1 ? scale : reshape(scale, Shape(scale.shape().begin(), scale.shape().end() - 1));
   const Tensor y = add(round(div(mul(sums, factor), cast(c.in(6), Float64))), cast(c.in(7), Float64));
   const bool is_signed = c.in(7).dtype() == Int8;
-  return {cast(clamp(y, is_signed ? -128 : 0, is_signed ? 127 : 255), c.in(7).dtype())};
+  return cast(clamp(y, is_signed ? -128 : 0, is_signed ? 127 : 255), c.in(7).dtype());
+}
+Values convolve_quantised(const Call& c) { return {convolved_quantised(c, c.in(0))}; }
+/// ONNX Runtime's, whose images may lie channels last.
+Values convolve_quantised_last(const Call& c) {
+  if (!c.flag("channels_last", false)) return convolve_quantised(c);
+  return {movedim(convolved_quantised(c, movedim(c.in(0), -1, 1)), 1, -1)};
 }
 
 Values convolve_transposed(const Call& c) {
@@ -148,15 +157,17 @@ Tensor by_columns(const Tensor& places, const Tensor& x) {
 
 Values pool_maxima(const Call& c) {
   const Tensor& x = c.in(0);
-  const Windows w = pool_windows(c);
+  const Windows w = pool_windows(c, x.shape());
   if (!c.wants(1)) return {max_pool(x, w)};
   const auto [values, places] = max_pool_with_indices(x, w);
   const Tensor in_plane = c.flag("storage_order", false) ? by_columns(places, x) : places;
   return {values, add(in_plane, mul(numbers_of_planes(x), static_cast<double>(plane_size(x))))};
 }
-Values pool_averages(const Call& c) { return {avg_pool(c.in(0), pool_windows(c), c.flag("count_include_pad", false))}; }
+Values pool_averages(const Call& c) {
+  return {avg_pool(c.in(0), pool_windows(c, c.in(0).shape()), c.flag("count_include_pad", false))};
+}
 double power_of(const Call& c) { return c.opset() < 2 ? c.real("p", 2) : static_cast<double>(c.integer("p", 2)); }
-Values pool_powers(const Call& c) { return {lp_pool(c.in(0), pool_windows(c), power_of(c))}; }
+Values pool_powers(const Call& c) { return {lp_pool(c.in(0), pool_windows(c, c.in(0).shape()), power_of(c))}; }
 Values pool_all_powers(const Call& c) { return {global_lp_pool(c.in(0), power_of(c))}; }
 template <Tensor (*pool)(const Tensor&)>
 Values pool_all(const Call& c) {
@@ -215,6 +226,7 @@ constexpr Entry entries[] = {
     {"MaxPool", 1, pool_maxima},
     {"MaxUnpool", 9, unpool_maxima},
     {"QLinearConv", 10, convolve_quantised},
+    {"QLinearConv", 1, convolve_quantised_last, "com.microsoft"},
 };
 
 }  // namespace

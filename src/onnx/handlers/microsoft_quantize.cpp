@@ -1,0 +1,172 @@
+// ONNX Runtime's operators on quantised tensors. What stays quantised goes through f32, or f64 where sums are exact.
+#include "onnx/handlers/microsoft.h"
+#include "onnx/handlers/window.h"
+#include "onnx/handlers/zero_point.h"
+#include "tessera/ops.h"
+#include "tessera/ops_math.h"
+#include "tessera/ops_quantize.h"
+#include "tessera/ops_shape.h"
+
+namespace tessera::onnx {
+namespace {
+
+/// The numbers of input i, with its scale and zero point behind it.
+Tensor numbers_of(const Call& c, size_t i) { return dequantize(c.in(i), c.in(i + 1), c.optional(i + 2)); }
+/// y by the scale and zero point that begin at input i. Without the latter it is of the type of `like`.
+Tensor quantised(const Call& c, const Tensor& y, size_t i, const Tensor& like) {
+  return quantize(y, c.in(i), c.optional(i + 1), c.has(i + 1) ? c.in(i + 1).dtype() : like.dtype());
+}
+
+// ---- elementwise and the like
+
+template <Tensor (*function)(Tensor, Tensor)>
+Values of_two(const Call& c) {
+  return {quantised(c, function(numbers_of(c, 0), numbers_of(c, 3)), 6, c.in(0))};
+}
+Values sigmoid_of(const Call& c) { return {quantised(c, sigmoid(numbers_of(c, 0)), 3, c.in(0))}; }
+Values leaky_relu_of(const Call& c) {
+  return {quantised(c, leaky_relu(numbers_of(c, 0), c.real("alpha", 0.01f)), 3, c.in(0))};
+}
+Values chosen(const Call& c) {
+  return {quantised(c, tessera::where(c.in(0), numbers_of(c, 1), numbers_of(c, 4)), 7, c.in(1))};
+}
+Values joined(const Call& c) {
+  if (c.inputs() < 5 || c.inputs() % 3 != 2) c.fail("{} inputs are no tensors with scales and zero points", c.inputs());
+  Tensors parts;
+  for (size_t i = 2; i < c.inputs(); i += 3) parts.push_back(numbers_of(c, i));
+  return {quantised(c, concat(parts, c.integer("axis", 0)), 0, c.in(2))};
+}
+Values softmax_of(const Call& c) {
+  const Tensor x = numbers_of(c, 0);
+  if (c.integer("opset", 13) >= 13) return {quantised(c, softmax(x, c.integer("axis", -1)), 3, c.in(0))};
+  const int64_t axis = c.axis(1, x.dim());
+  return {quantised(c, reshape(softmax(flatten(x, axis, -1), axis), x.shape()), 3, c.in(0))};
+}
+Values means(const Call& c) {
+  const std::vector<int64_t> axes = c.integers("axes");
+  return {quantised(c, mean(numbers_of(c, 0), Dims(axes), c.flag("keepdims", true)), 3, c.in(0))};
+}
+
+// ---- images, which may lie channels last
+
+template <class Function>
+Values of_images(const Call& c, const Function& function) {
+  const bool last = c.flag("channels_last", false);
+  const Tensor x = numbers_of(c, 0), y = function(last ? movedim(x, -1, 1) : x);
+  return {quantised(c, last ? movedim(y, 1, -1) : y, 3, c.in(0))};
+}
+Values pool_averages(const Call& c) {
+  return of_images(
+      c, [&](const Tensor& x) { return avg_pool(x, pool_windows(c, x.shape()), c.flag("count_include_pad", false)); });
+}
+Values pool_all(const Call& c) {
+  return of_images(c, [](const Tensor& x) { return global_avg_pool(x); });
+}
+
+// ---- products
+
+/// A weight [k, n] less its zero points, in f32, with the scales of its columns apart: sums of small integers are
+/// nearly exact, and what is known of it is computed once.
+Tensor columns(const Tensor& x, const Tensor& point) {
+  const Tensor wide = cast(x, Float32);
+  return point.defined() ? sub(wide, cast(point, Float32)) : wide;
+}
+Values product_of_floats(const Call& c) {  // A is quantised by its range
+  const Quantized a = dynamic_quantize(cast(c.in(0), Float32));
+  Tensor y = matmul(columns(a.values, a.zero_point), columns(c.in(1), c.optional(3)));
+  y = mul(y, mul(a.scale, c.in(2)));
+  return {c.has(4) ? add(y, c.in(4)) : y};
+}
+Values product_to_floats(const Call& c) {
+  Tensor y = matmul(columns(c.in(0), c.optional(4)), columns(c.in(1), c.optional(5)));
+  y = mul(y, mul(cast(c.in(2), Float32), cast(c.in(3), Float32)));
+  if (c.has(6)) y = add(y, cast(c.in(6), Float32));
+  return {cast(y, c.in(2).dtype())};
+}
+Values quantised_gemm(const Call& c) {
+  const Tensor a = less_zero(c.in(0), c.optional(2));
+  if (a.dim() != 2 || c.in(3).dim() != 2) c.fail("{} and {} are no matrices", describe(a), describe(c.in(3)));
+  const bool turned = c.flag("transB", false);
+  const auto column = [&](const Tensor& t) { return turned && t.dim() == 1 ? unsqueeze(t, 1) : t; };
+  const Tensor b = less_zero(c.in(3), c.has(5) ? column(c.in(5)) : Tensor());
+  Tensor y = matmul(c.flag("transA", false) ? transpose(a, 0, 1) : a, turned ? transpose(b, 0, 1) : b);
+  if (c.has(6)) y = add(y, cast(c.in(6), Float64));
+  y = mul(y, mul(cast(c.in(1), Float64), cast(c.in(4), Float64))) * c.real("alpha", 1);
+  if (!c.has(7)) return {cast(y, c.in(1).dtype())};
+  return {quantised(c, cast(y, Float32), 7, c.in(0))};
+}
+Values quantised_attention(const Call& c) {
+  const Tensor y = matmul(columns(c.in(0), c.optional(6)), columns(c.in(1), c.optional(7)));
+  const Tensor scaled = mul(y, mul(cast(c.in(3), Float32), cast(c.in(4), Float32)));
+  return attend_packed(c, cast(add(scaled, cast(c.in(2), Float32)), c.in(3).dtype()),
+                       {.mask = 5, .past = 8, .scores_bias = 9});
+}
+
+// ---- blocks of few bits
+
+/// The numbers of `bits` that bytes [rows, n] hold, the lowest bits first: f32 [rows, n * 8 / bits].
+Tensor unpacked(const Tensor& bytes, int64_t bits) {
+  Tensor rest = cast(bytes, Float32);
+  if (bits == 8) return rest;
+  const double base = static_cast<double>(int64_t{1} << bits);
+  Tensors parts;
+  for (int64_t i = 0; i < 8 / bits; ++i) {
+    const Tensor next = floor(rest * (1 / base));
+    parts.push_back(sub(rest, next * base));
+    rest = next;
+  }
+  return flatten(stack(parts, -1), -2, -1);
+}
+/// The weight [N, K] of blocks along K.
+Tensor weight_of_blocks(const Call& c, int64_t n, int64_t k) {
+  const int64_t bits = c.integer("bits", 4), block = c.integer("block_size", 0);
+  if (bits != 2 && bits != 4 && bits != 8) c.refuse("weights of {} bits are not supported", bits);
+  if (block < 16 || (block & (block - 1)) != 0) c.fail("blocks of {}", block);
+  const int64_t blocks = (k + block - 1) / block;
+  const Tensor& packed = c.in(1);
+  if (packed.dtype() != UInt8 || packed.numel() != n * blocks * (block * bits / 8) || c.in(2).numel() != n * blocks)
+    c.fail("{} and {} are no {} rows of {} blocks of {} bits", describe(packed), describe(c.in(2)), n, blocks, bits);
+  const Tensor values = reshape(unpacked(reshape(packed, {n, packed.numel() / n}), bits), {n, blocks, block});
+  const Tensor scales = reshape(cast(c.in(2), Float32), {n, blocks, 1});
+  Tensor zero = full({}, static_cast<double>(int64_t{1} << (bits - 1)), Float32, packed.device());
+  if (c.has(3)) {
+    const Tensor& points = c.in(3);
+    const int64_t width = points.dtype() == UInt8 ? (blocks * bits + 7) / 8 : blocks;
+    if (points.numel() != n * width) c.fail("{} are no zero points of {} rows of {}", describe(points), n, blocks);
+    const Tensor rows = reshape(points, {n, width});
+    zero = unsqueeze(points.dtype() == UInt8 ? slice(unpacked(rows, bits), 1, 0, blocks) : cast(rows, Float32), -1);
+  }
+  return slice(reshape(mul(sub(values, zero), scales), {n, blocks * block}), 1, 0, k);
+}
+Values product_of_blocks(const Call& c) {
+  constexpr int64_t kMost = int64_t{1} << 31;
+  const int64_t n = c.integer("N", 0), k = c.integer("K", 0);
+  if (n <= 0 || k <= 0 || n > kMost || k > kMost) c.fail("a weight of {} x {}", n, k);
+  if (c.has(4) || c.integer("weight_prepacked", 0) != 0) c.refuse("g_idx and packed layouts are not supported");
+  const Tensor weight = cast(weight_of_blocks(c, n, k), c.in(0).dtype());
+  return {linear(c.in(0), weight, c.optional(5))};
+}
+
+constexpr Entry entries[] = {
+    {"DynamicQuantizeMatMul", 1, product_of_floats, kMicrosoft},
+    {"MatMulIntegerToFloat", 1, product_to_floats, kMicrosoft},
+    {"MatMulNBits", 1, product_of_blocks, kMicrosoft},
+    {"QAttention", 1, quantised_attention, kMicrosoft},
+    {"QGemm", 1, quantised_gemm, kMicrosoft},
+    {"QLinearAdd", 1, of_two<add>, kMicrosoft},
+    {"QLinearAveragePool", 1, pool_averages, kMicrosoft},
+    {"QLinearConcat", 1, joined, kMicrosoft},
+    {"QLinearGlobalAveragePool", 1, pool_all, kMicrosoft},
+    {"QLinearLeakyRelu", 1, leaky_relu_of, kMicrosoft},
+    {"QLinearMul", 1, of_two<mul>, kMicrosoft},
+    {"QLinearReduceMean", 1, means, kMicrosoft},
+    {"QLinearSigmoid", 1, sigmoid_of, kMicrosoft},
+    {"QLinearSoftmax", 1, softmax_of, kMicrosoft},
+    {"QLinearWhere", 1, chosen, kMicrosoft},
+};
+
+}  // namespace
+
+std::span<const Entry> microsoft_quantize_handlers() { return entries; }
+
+}  // namespace tessera::onnx
