@@ -427,6 +427,7 @@ constexpr NodeSchema schemas[] = {
     {"com.microsoft", "Pad", 1, 2, 3, 1, "mode:s"},
     {"com.microsoft", "QAttention", 1, 5, 9, 2,
      "do_rotary:i mask_filter_value:f num_heads:i! past_present_share_buffer:i scale:f unidirectional:i"},
+    {"com.microsoft", "QEmbedLayerNormalization", 1, 18, 18, 2, "epsilon:f"},
     {"com.microsoft", "QGemm", 1, 6, 9, 1, "alpha:f transA:i transB:i"},
     {"com.microsoft", "QLinearAdd", 1, 7, 8, 1, ""},
     {"com.microsoft", "QLinearAveragePool", 1, 4, 5, 1,

@@ -15,6 +15,25 @@
 namespace tessera::onnx {
 namespace {
 
+constexpr double kEpsilon = 1e-12f;  // of norms of sums
+
+}  // namespace
+
+Values embed_and_norm(const Call& c, const Embeddings& e) {
+  const Tensor& ids = c.in(0);
+  if (ids.dim() != 2) c.fail("input 0 must be [batch, tokens], not {}", describe(ids));
+  const Tensor positions =
+      e.position_ids.defined() ? embedding(e.position_ids, e.position) : slice(e.position, 0, 0, ids.size(1));
+  Tensor sum = add(embedding(ids, e.word), positions);
+  if (c.has(1) != e.segment.defined()) c.fail("segments need both their ids and their embedding");
+  if (c.has(1)) sum = add(sum, embedding(c.in(1), e.segment));
+  Tensor lengths = zeros({ids.size(0)}, Int32, ids.device());
+  if (c.has(7)) lengths = cast(tessera::sum(eq(c.in(7), full({}, 1, c.in(7).dtype(), ids.device())), {1}), Int32);
+  return {layer_norm(sum, e.weight, e.bias, c.real("epsilon", kEpsilon)), lengths, sum};
+}
+
+namespace {
+
 // ---- activations
 
 Values gelu_of_input(const Call& c) { return {gelu(c.in(0))}; }
@@ -95,8 +114,6 @@ Values conv_channels_last(const Call& c) {
 
 // ---- norms
 
-constexpr double kEpsilon = 1e-12f;  // of those with a residual
-
 /// The sum of input, skip and bias: a skip may be one for all samples.
 Tensor with_skip(const Call& c, size_t bias) {
   Tensor out = c.in(0);
@@ -123,15 +140,12 @@ Values rms_norm_of_sum(const Call& c) {
   return {rms_norm(sum, c.in(2), c.real("epsilon", kEpsilon)), Value(), Value(), sum};
 }
 Values embed(const Call& c) {
-  const Tensor& ids = c.in(0);
-  if (ids.dim() != 2) c.fail("input 0 must be [batch, tokens], not {}", describe(ids));
-  const Tensor positions = c.has(8) ? embedding(c.in(8), c.in(3)) : slice(c.in(3), 0, 0, ids.size(1));
-  Tensor sum = add(embedding(ids, c.in(2)), positions);
-  if (c.has(1) != c.has(4)) c.fail("segments need both their ids and their embedding");
-  if (c.has(1)) sum = add(sum, embedding(c.in(1), c.in(4)));
-  Tensor lengths = zeros({ids.size(0)}, Int32, ids.device());
-  if (c.has(7)) lengths = cast(tessera::sum(eq(c.in(7), full({}, 1, c.in(7).dtype(), ids.device())), {1}), Int32);
-  return {layer_norm(sum, c.in(5), c.in(6), c.real("epsilon", kEpsilon)), lengths, sum};
+  return embed_and_norm(c, {.word = c.in(2),
+                            .position = c.in(3),
+                            .segment = c.optional(4),
+                            .weight = c.in(5),
+                            .bias = c.in(6),
+                            .position_ids = c.optional(8)});
 }
 
 Tensor group_norm_of(const Call& c, const Tensor& x) {

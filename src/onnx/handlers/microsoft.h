@@ -9,6 +9,13 @@ constexpr std::string_view kMicrosoft = "com.microsoft";
 /// ONNX's own, which FusedGemm begins with.
 Values gemm(const Call& c);
 
+/// Tables and norm of EmbedLayerNormalization; segments and the ids of positions may be undefined.
+struct Embeddings {
+  Tensor word, position, segment, weight, bias, position_ids;
+};
+/// The rest of its inputs are those of the call: the ids, of segments, too, and the mask.
+Values embed_and_norm(const Call& c, const Embeddings& e);
+
 /// The attention of packed projections [batch, tokens, q + k + v], with the attributes and optional inputs of
 /// `Attention`: which input is the mask, the past keys and values, and the bias of the scores.
 struct AttentionInputs {

@@ -47,6 +47,19 @@ Values means(const Call& c) {
   return {quantised(c, mean(numbers_of(c, 0), Dims(axes), c.flag("keepdims", true)), 3, c.in(0))};
 }
 
+/// Each of five tables has its scale 6 inputs behind it, its zero point 11.
+Values embed(const Call& c) {
+  const auto table = [&](size_t i) {
+    return c.has(i) ? dequantize(c.in(i), c.in(i + 6), c.optional(i + 11)) : Tensor();
+  };
+  return embed_and_norm(c, {.word = table(2),
+                            .position = table(3),
+                            .segment = table(4),
+                            .weight = table(5),
+                            .bias = table(6),
+                            .position_ids = {}});
+}
+
 // ---- images, which may lie channels last
 
 template <class Function>
@@ -152,6 +165,7 @@ constexpr Entry entries[] = {
     {"MatMulIntegerToFloat", 1, product_to_floats, kMicrosoft},
     {"MatMulNBits", 1, product_of_blocks, kMicrosoft},
     {"QAttention", 1, quantised_attention, kMicrosoft},
+    {"QEmbedLayerNormalization", 1, embed, kMicrosoft},
     {"QGemm", 1, quantised_gemm, kMicrosoft},
     {"QLinearAdd", 1, of_two<add>, kMicrosoft},
     {"QLinearAveragePool", 1, pool_averages, kMicrosoft},
