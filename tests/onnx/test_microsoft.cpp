@@ -352,6 +352,35 @@ TEST(Microsoft, WeightsOfFewBits) {
   }
 }
 
+TEST(Microsoft, KnownWeightsArePackedOnce) {
+  const int64_t n = 8, k = 32;
+  ModelMaker m;
+  m.proto().opsets.push_back({"com.microsoft", 1});
+  m.input("x", {2, 3, k}).input("mask", {2, 3}, kInt32);
+  m.graph().outputs.push_back({.name = "y"});
+  const auto numbers = [&](int64_t count) { return drawn({count}).to_vector<float>(); };
+  std::vector<int64_t> packed;
+  for (int i = 0; i < n * k / 2; ++i) packed.push_back(i * 37 % 256);
+  m.graph().initializers.push_back(
+      {.dims = {n, 2, 8}, .data_type = data_type_of(UInt8), .int32_data = packed, .name = "blocks"});
+  m.weight("scales", {n, 2}, numbers(n * 2)).weight("bias", {n}, numbers(n));
+  m.weight("w", {n, 24}, numbers(n * 24)).weight("b", {24}, numbers(24));
+  m.weight("up", {8, 5}, numbers(40)).weight("up_bias", {5}, numbers(5));
+  NodeProto& product = m.add("MatMulNBits", {"x", "blocks", "scales"}, {"h"});
+  product.attributes = {attribute("K", k), attribute("N", n), attribute("block_size", 16)};
+  m.add("BiasGelu", {"h", "bias"}, {"g"});
+  m.add("Attention", {"g", "w", "b", "mask"}, {"a"}).attributes = {attribute("num_heads", 2)};
+  m.add("MatMul", {"a", "up"}, {"u"});
+  m.add("FastGelu", {"u", "up_bias"}, {"y"});
+  for (NodeProto& node : m.graph().nodes)
+    if (node.op_type != "MatMul") node.domain = "com.microsoft";
+  const Model optimized = Model::from_bytes(m.bytes(), "m.onnx"),
+              plain = Model::from_bytes(m.bytes(), "m.onnx", {.optimize = false});
+  EXPECT_EQ(optimized.calls(), (std::map<std::string, int64_t>{{"Attention", 1}, {"Linear", 2}}));
+  const Values in{drawn({2, 3, k}), int32s({1, 1, 0, 1, 1, 1}, {2, 3})};
+  expect_near(optimized.run(in)[0].tensor(), wide(plain.run(in)[0].tensor()));
+}
+
 TEST(Microsoft, BadNodesAreOneLine) {
   const Tensor x = drawn({2, 3});
   const std::vector<std::pair<std::string, std::string>> errors{

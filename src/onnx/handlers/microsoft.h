@@ -23,4 +23,13 @@ struct AttentionInputs {
 };
 Values attend_packed(const Call& c, const Tensor& projected, const AttentionInputs& at);
 
+/// A weight [n, k] in blocks along k, each with a scale; zero points may be undefined, and are packed where they are
+/// bytes.
+struct Blocks {
+  Tensor packed, scales, points;
+  int64_t n = 0, k = 0, bits = 4, block = 0;
+};
+/// In f32. Throws where sizes do not fit.
+Tensor weight_of_blocks(const Blocks& b);
+
 }  // namespace tessera::onnx

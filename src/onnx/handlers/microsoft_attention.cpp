@@ -69,8 +69,8 @@ Values attend_packed(const Call& c, const Tensor& projected, const AttentionInpu
   if (c.has(at.past)) {
     const Tensor& past = c.in(at.past);
     if (past.dim() != 5 || past.size(0) != 2) c.fail("{} are no past keys and values", describe(past));
-    o.past_keys = select(past, 0, 0);
-    o.past_values = select(past, 0, 1);
+    o.past_keys = cast(select(past, 0, 0), k.dtype());
+    o.past_values = cast(select(past, 0, 1), v.dtype());
   }
   const int64_t keys = k.size(2) + (o.past_keys.defined() ? o.past_keys.size(2) : 0);
   if (c.has(at.mask)) o.mask = added_mask(c, at.mask, q.size(0), q.size(2), keys, q.dtype());

@@ -130,34 +130,48 @@ Tensor unpacked(const Tensor& bytes, int64_t bits) {
   }
   return flatten(stack(parts, -1), -2, -1);
 }
-/// The weight [N, K] of blocks along K.
-Tensor weight_of_blocks(const Call& c, int64_t n, int64_t k) {
-  const int64_t bits = c.integer("bits", 4), block = c.integer("block_size", 0);
-  if (bits != 2 && bits != 4 && bits != 8) c.refuse("weights of {} bits are not supported", bits);
-  if (block < 16 || (block & (block - 1)) != 0) c.fail("blocks of {}", block);
-  const int64_t blocks = (k + block - 1) / block;
-  const Tensor& packed = c.in(1);
-  if (packed.dtype() != UInt8 || packed.numel() != n * blocks * (block * bits / 8) || c.in(2).numel() != n * blocks)
-    c.fail("{} and {} are no {} rows of {} blocks of {} bits", describe(packed), describe(c.in(2)), n, blocks, bits);
-  const Tensor values = reshape(unpacked(reshape(packed, {n, packed.numel() / n}), bits), {n, blocks, block});
-  const Tensor scales = reshape(cast(c.in(2), Float32), {n, blocks, 1});
-  Tensor zero = full({}, static_cast<double>(int64_t{1} << (bits - 1)), Float32, packed.device());
-  if (c.has(3)) {
-    const Tensor& points = c.in(3);
-    const int64_t width = points.dtype() == UInt8 ? (blocks * bits + 7) / 8 : blocks;
-    if (points.numel() != n * width) c.fail("{} are no zero points of {} rows of {}", describe(points), n, blocks);
-    const Tensor rows = reshape(points, {n, width});
-    zero = unsqueeze(points.dtype() == UInt8 ? slice(unpacked(rows, bits), 1, 0, blocks) : cast(rows, Float32), -1);
-  }
-  return slice(reshape(mul(sub(values, zero), scales), {n, blocks * block}), 1, 0, k);
-}
-Values product_of_blocks(const Call& c) {
+}  // namespace
+
+Tensor weight_of_blocks(const Blocks& b) {
   constexpr int64_t kMost = int64_t{1} << 31;
-  const int64_t n = c.integer("N", 0), k = c.integer("K", 0);
-  if (n <= 0 || k <= 0 || n > kMost || k > kMost) c.fail("a weight of {} x {}", n, k);
+  const auto require = [](bool holds, const std::string& text) {
+    if (!holds) throw Error(text);
+  };
+  require(b.n > 0 && b.k > 0 && b.n <= kMost && b.k <= kMost, fmt::format("a weight of {} x {}", b.n, b.k));
+  require(b.bits == 2 || b.bits == 4 || b.bits == 8, fmt::format("weights of {} bits are not supported", b.bits));
+  require(b.block >= 16 && b.block <= kMost && (b.block & (b.block - 1)) == 0, fmt::format("blocks of {}", b.block));
+  const int64_t blocks = (b.k + b.block - 1) / b.block, bytes = blocks * (b.block * b.bits / 8);
+  require(b.packed.dtype() == UInt8 && b.packed.numel() % bytes == 0 && b.packed.numel() / bytes == b.n &&
+              b.scales.numel() == b.n * blocks,
+          fmt::format("{} and {} are no {} rows of {} blocks of {} bits", describe(b.packed), describe(b.scales), b.n,
+                      blocks, b.bits));
+  const Tensor values = reshape(unpacked(reshape(b.packed, {b.n, bytes}), b.bits), {b.n, blocks, b.block});
+  Tensor zero = full({}, static_cast<double>(int64_t{1} << (b.bits - 1)), Float32, b.packed.device());
+  if (b.points.defined()) {
+    const bool packed = b.points.dtype() == UInt8;
+    const int64_t width = packed ? (blocks * b.bits + 7) / 8 : blocks;
+    require(b.points.numel() == b.n * width,
+            fmt::format("{} are no zero points of {} rows of {}", describe(b.points), b.n, blocks));
+    const Tensor rows = reshape(b.points, {b.n, width});
+    zero = unsqueeze(packed ? slice(unpacked(rows, b.bits), 1, 0, blocks) : cast(rows, Float32), -1);
+  }
+  const Tensor scales = reshape(cast(b.scales, Float32), {b.n, blocks, 1});
+  return slice(reshape(mul(sub(values, zero), scales), {b.n, blocks * b.block}), 1, 0, b.k);
+}
+
+namespace {
+
+/// Where the weight is known, optimize/product.cpp has taken this node's place.
+Values product_of_blocks(const Call& c) {
   if (c.has(4) || c.integer("weight_prepacked", 0) != 0) c.refuse("g_idx and packed layouts are not supported");
-  const Tensor weight = cast(weight_of_blocks(c, n, k), c.in(0).dtype());
-  return {linear(c.in(0), weight, c.optional(5))};
+  const Tensor weight = weight_of_blocks({.packed = c.in(1),
+                                          .scales = c.in(2),
+                                          .points = c.optional(3),
+                                          .n = c.integer("N", 0),
+                                          .k = c.integer("K", 0),
+                                          .bits = c.integer("bits", 4),
+                                          .block = c.integer("block_size", 0)});
+  return {linear(c.in(0), cast(weight, c.in(0).dtype()), c.optional(5))};
 }
 
 constexpr Entry entries[] = {

@@ -36,10 +36,10 @@ Rewriter::Rewriter(Graph& graph, DType products)
   }
 }
 
-bool Rewriter::is(int at, std::string_view op) const {
+bool Rewriter::is(int at, std::string_view op, std::string_view domain) const {
   if (at < 0 || gone_[static_cast<size_t>(at)]) return false;
   const Step& s = step(at);
-  return s.entry && s.entry->domain.empty() && s.op == op && s.bodies.empty();
+  return s.entry && s.entry->domain == domain && s.op == op && s.bodies.empty();
 }
 int Rewriter::maker(int slot) const { return slot < 0 ? -1 : maker_[static_cast<size_t>(slot)]; }
 int Rewriter::maker(int slot, std::string_view op) const {

@@ -21,8 +21,8 @@ class Rewriter {
   const Step& step(int at) const { return graph_.steps[static_cast<size_t>(at)]; }
   DType products() const { return products_; }
 
-  /// Whether a step is there and is that operator of ONNX.
-  bool is(int at, std::string_view op) const;
+  /// Whether a step is there and is that operator, of ONNX unless another domain is said.
+  bool is(int at, std::string_view op, std::string_view domain = "") const;
   /// The step that makes a value; -1 where it is none, or another operator.
   int maker(int slot) const;
   int maker(int slot, std::string_view op) const;
@@ -113,6 +113,9 @@ class ProductFuser {
 
  private:
   int packed_of(int slot, const Tensor& weight, bool turned);
+  int packed_of_blocks(const Step& step);
+  void fuse_projection(int at);
+  void fuse_behind(int at, int weight, int bias, int64_t width, DType dtype);
   Rewriter& r_;
   std::vector<std::tuple<int, bool, int>> packed_;
 };
