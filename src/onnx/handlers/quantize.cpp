@@ -22,7 +22,7 @@ Values dequantise(const Call& c) {
   return {cast(y, c.dtype("output_dtype", y.dtype()))};
 }
 Values quantise_by_range(const Call& c) {
-  const Quantized q = dynamic_quantize(c.in(0));
+  const Quantized q = dynamic_quantize(cast(c.in(0), Float32));  // of products in halves, too
   return {q.values, q.scale, q.zero_point};
 }
 
