@@ -127,17 +127,18 @@ Values layer_norm_of_sum(const Call& c) {
   refuse_statistics(c);
   const Tensor &x = c.in(0), &skip = c.in(1);
   const double eps = c.real("epsilon", kEpsilon);
-  if (skip.shape() == x.shape()) {
+  if (skip.shape() == x.shape() && skip.dtype() == x.dtype() && c.in(2).dtype() == x.dtype()) {
     const auto [sum, y] = add_layer_norm(skip, x, c.optional(4), c.in(2), c.optional(3), eps);
     return {y, Value(), Value(), sum};
   }
-  const Tensor sum = with_skip(c, 4);
-  return {layer_norm(sum, c.in(2), c.optional(3), eps), Value(), Value(), sum};
+  const Tensor sum = with_skip(c, 4);  // wider than the weight where products run in a lower type
+  const Tensor shift = c.has(3) ? cast(c.in(3), sum.dtype()) : Tensor();
+  return {layer_norm(sum, cast(c.in(2), sum.dtype()), shift, eps), Value(), Value(), sum};
 }
 Values rms_norm_of_sum(const Call& c) {
   refuse_statistics(c);
   const Tensor sum = with_skip(c, 3);
-  return {rms_norm(sum, c.in(2), c.real("epsilon", kEpsilon)), Value(), Value(), sum};
+  return {rms_norm(sum, cast(c.in(2), sum.dtype()), c.real("epsilon", kEpsilon)), Value(), Value(), sum};
 }
 Values embed(const Call& c) {
   return embed_and_norm(c, {.word = c.in(2),
