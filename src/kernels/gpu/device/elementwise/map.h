@@ -28,6 +28,9 @@ using MapLaunch = void (*)(const MapArgs& args, Executor& executor);
 MapLaunch arithmetic_map(MapOp op, Scalar compute, Scalar memory);
 MapLaunch math_map(MapOp op, Scalar compute, Scalar memory);
 MapLaunch predicate_map(MapOp op, Scalar compute, Scalar memory);
+/// The launcher of an op that is not frequent, where all is f32; null where there is none.
+MapLaunch floats_map(MapOp op);
+MapLaunch floats_math_map(MapOp op);
 
 template <class F>
 TESSERA_HD F functor_of(const double (&scalars)[2]) {
@@ -208,8 +211,8 @@ void launch_same(const MapArgs& args, Executor& executor) {
   launch("map", map_same<F, T, N>, grid_for(work.units, 256, executor, map_waves), 256, 0, executor, work);
 }
 
-/// Ops of models' inner loops, which have kernels of f16 and of bf16, as all have of f32; the others take all three
-/// mixed, 16 bytes of f32 or 8 of halves at a time.
+/// Ops of models' inner loops, which have kernels for each type of f32, f16 and bf16; the others take all three mixed,
+/// 16 bytes of f32 or 8 of halves at a time, and where all are f32 have those of floats_map().
 constexpr bool is_frequent(MapOp op) {
   switch (op) {
     case MapOp::add:
@@ -232,6 +235,23 @@ constexpr bool is_frequent(MapOp op) {
   }
 }
 
+/// Operands of f32, 16 bytes at once, or where that cannot be as operands of any type.
+template <class F, int N, auto any_type>
+void launch_floats(const MapArgs& args, Executor& executor) {
+  const auto work = map_work<N>(args, 4);
+  if (!work.units) return any_type(args.op, Scalar::f32, Scalar::boolean)(args, executor);
+  launch("map", map_same<F, float, N>, grid_for(work.units, 256, executor, map_waves), 256, 0, executor, work);
+}
+template <class List, auto any_type>
+MapLaunch floats_in(MapOp op) {
+  return List::template find<MapLaunch>(op, [](auto entry) -> MapLaunch {
+    using Entry = decltype(entry);
+    if constexpr (!Entry::to_bool && Entry::op != MapOp::where && !is_frequent(Entry::op))
+      return launch_floats<typename Entry::Functor, Entry::inputs, any_type>;
+    else return nullptr;
+  });
+}
+
 /// The launcher of an op that is in the list.
 template <class List>
 MapLaunch map_in(MapOp op, Scalar compute, Scalar memory) {
@@ -240,9 +260,8 @@ MapLaunch map_in(MapOp op, Scalar compute, Scalar memory) {
     using F = typename Entry::Functor;
     constexpr int inputs = Entry::inputs;
     constexpr bool packs = !Entry::to_bool && Entry::op != MapOp::where;
-    if constexpr (packs)
-      if (compute == Scalar::f32 && memory == Scalar::f32) return launch_same<F, float, inputs>;
     if constexpr (packs && is_frequent(Entry::op)) {
+      if (compute == Scalar::f32 && memory == Scalar::f32) return launch_same<F, float, inputs>;
       if (compute == Scalar::f32 && memory == Scalar::f16) return launch_same<F, f16, inputs>;
       if (compute == Scalar::f32 && memory == Scalar::bf16) return launch_same<F, bf16, inputs>;
     }
