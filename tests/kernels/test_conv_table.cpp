@@ -294,7 +294,10 @@ class Direct : public Conv<float> {
                                  {2, 10, 8, 1, {3, 2}, {3, 3}, {1, 1}, {1, 1}, {4, 5}},
                                  {2, 3, 67, 1, {7, 11}, {3, 2}, {2, 1}, {1, 1}, {1, 1}},
                                  {3, 14, 86, 2, {9, 8}, {3, 3}, {1, 2}, {1, 2}, {2, 3}},
-                                 {40, 8, 13, 1, {4, 5}, {3, 3}, {1, 1}, {1, 1}, {1, 1}}};
+                                 {40, 8, 13, 1, {4, 5}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+                                 {2, 4, 12, 1, {13, 21}, {1, 4}, {1, 2}, {1, 2}, {0, 9}},
+                                 {3, 4, 12, 1, {13, 21}, {3, 4}, {2, 2}, {2, 2}, {3, 5}},
+                                 {2, 8, 24, 2, {11, 17}, {3, 4}, {1, 1}, {1, 3}, {3, 7}}};
   std::string name(const Set& set, const Case& shape, bool last) {
     return std::string(set.name) + " case " + std::to_string(&shape - shapes.data()) + (last ? " last" : " first");
   }
@@ -324,6 +327,23 @@ TEST_F(Direct, forward) {
         EXPECT_LE(error(y.data, expected), tolerance) << name(set, shape, last);
         std::fill(y.data.begin(), y.data.end(), 0.f);
       }
+    }
+  }
+}
+
+// Results of at least 16 MB, of no whole lines of memory and of such.
+TEST_F(Direct, forward_past_caches) {
+  const Case large[] = {{1, 3, 331, 1, {115, 112}, {1, 1}, {1, 1}, {1, 1}, {0, 0}},
+                        {3, 4, 402, 2, {61, 60}, {2, 1}, {1, 1}, {1, 1}, {1, 0}},
+                        {1, 5, 1023, 1, {9, 912}, {1, 3}, {2, 1}, {1, 1}, {0, 1}},
+                        {1, 2, 320, 1, {116, 114}, {1, 1}, {1, 1}, {1, 1}, {0, 0}}};
+  for (const Case& shape : large) {
+    prepare_direct(shape, true, 0);
+    const auto expected = outputs();
+    for (const Set& set : sets()) {
+      run(args(Activation::relu), set.table->direct_workspace, set.table->direct_forward);
+      EXPECT_LE(error(y.data, expected), tolerance) << set.name << ' ' << shape.filters << " filters";
+      std::fill(y.data.begin(), y.data.end(), 0.f);
     }
   }
 }

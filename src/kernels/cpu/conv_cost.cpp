@@ -160,18 +160,22 @@ double ConvCost::filters_by_planes() const {
   const double copied =
       elements_x() * std::min(taps[0], stride[0]) * std::min(taps[1], stride[1]) / (stride[0] * stride[1]);
   return 2.7 * work * filters + 1.2 * work * parts(filters, 4) + 2.1 * copied / (rows_lie && stride[1] == 1 ? 16 : 1) +
-         2.2 * elements_y() / (rows_lie ? 16 : 1) + 49 * elements_w() +
+         2.2 * elements_y() / (rows_lie ? 16 : 1) + 20 * elements_w() +
          8.6 * images * groups * places[0] * parts(filters, 4) * parts(steps, 6) +
          (rows_lie ? 0 : 2.2 * beyond_caches(elements_x() + elements_y()) + 2 * filters_again());
 }
 
 double ConvCost::filters_by_direct() const {
-  const bool whole = dilation[1] == 1;
+  // A row of taps is one stretch of memory, or, dilated, of copies where these pay.
+  const double row = taps[1] * vectors(channels), unfolding = 8 * row * std::min(stride[0], taps[0]);
+  const bool follow = dilation[1] == 1;
+  const bool unfolds = !follow && filters * taps[0] * (row - vectors(taps[1] * channels)) > unfolding && taps[1] > 1;
+  const bool whole = follow || unfolds;
   const double length = whole ? taps[1] * channels : channels, stretches = whole ? 1 : taps[1];
   const double window = taps[0] * taps[1], lines = images * groups * tap_rows_inside * stretches;
   double products = lines * places[1] * vectors(length);
   const double depth = window * channels, pixels = images * groups * places[0] * places[1];
-  const double gathered = 16 + 8 * taps[0] * (whole && groups == 1 ? vectors(length) : taps[1] * vectors(channels));
+  const double gathered = 16 + 8 * taps[0] * (follow && groups == 1 ? vectors(length) : row);
   const double windows = (whole ? taps[0] : window) * vectors(length);
   const bool gathers = !rows_lie && filters * (windows - vectors(depth)) > gathered;
   if (gathers) products = pixels * vectors(depth);
@@ -182,7 +186,10 @@ double ConvCost::filters_by_direct() const {
            0.16 * (elements_x() + elements_y()) + 0.65 * elements_w() + 0.6 * far;
   const bool copied = groups > 1 && !gathers && (padded || std::fmod(length, 16) != 0);
   const double begun = gathers ? images * groups * places[0] : lines;
-  return products * (0.9 * filters + 1.6 * parts(filters, 14)) + (gathers ? 1.4 * pixels * gathered : 0) +
+  return products * (0.9 * filters + 1.6 * parts(filters, 14)) +
+         (gathers   ? 1.4 * pixels * gathered
+          : unfolds ? 1.4 * pixels * unfolding
+                    : 0) +
          (rows_lie ? 0.4 * elements_x() + 4.5 * beyond_caches(elements_w())
           : copied ? 5.2 * elements_x() / channels * vectors(channels)
                    : 0) +

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "../arch/cpu/pipeline.h"
+#include "../arch/cpu/stream.h"
 #include "../arch/cpu/stretches.h"
 #include "../convolution.h"
 #include "../executor.h"
@@ -133,6 +134,13 @@ class PanelAhead {
   i64 share_, shares_, turn_ = 0;
 };
 
+/// Some channels of images (n, h, w, c).
+template <class T>
+StridedView<const T, 4> channels_of(const StridedView<const T, 4>& x, i64 first, i64 count) {
+  return strided(x.data + first * x.stride(3), {x.length(0), x.length(1), x.length(2), count},
+                 {x.stride(0), x.stride(1), x.stride(2), x.stride(3)});
+}
+
 /// How a direct convolution is cut: blocks of rows of all images, of columns, and of panels of filters.
 template <class T>
 class DirectPlan {
@@ -158,8 +166,8 @@ class DirectPlan {
     step_ = copies_ && w.taps == 1 ? 1 : w.stride;
     const i64 rows = x.length(0) * h.outputs, row = w.extent(w.outputs) * channels;
     // Results stay in that cache, too, from one panel to the next, where all filters have room beside them.
-    const bool light = filters * h.taps * w.taps * channels <= block_elements / 4;
-    const i64 results = light ? w.outputs * filters : 0;
+    light_ = filters * h.taps * w.taps * channels <= block_elements / 2;
+    const i64 results = light_ ? w.outputs * filters : 0;
     column_parts_ = min(w.outputs, max<i64>(1, ceil_div(max(row * h.taps, results), block_elements)));
     const i64 least = groups == 1 ? 1 : min<i64>(4, h.outputs);
     const i64 seen = max(row * min(h.stride, h.taps), results);
@@ -173,6 +181,11 @@ class DirectPlan {
   }
 
   i64 tasks() const { return row_parts_ * column_parts_ * filter_parts_; }
+  /// Whether a task has all results of its pixels, and the second-level cache those of all groups.
+  bool holds_results(i64 groups) const {
+    const i64 rows = ceil_div(x_.length(0) * h_.outputs, row_parts_), columns = ceil_div(w_.outputs, column_parts_);
+    return light_ && filter_parts_ == 1 && rows * columns * filters_ * groups <= 2 * block_elements;
+  }
 
  private:
   void split_images(i64 wanted) {
@@ -188,7 +201,7 @@ class DirectPlan {
   StridedView<const T, 4> x_;
   Sweep h_, w_;
   i64 filters_, panels_;
-  bool copies_, turns_;
+  bool copies_, turns_, light_;
   i64 pitch_, step_;  // of pixels where they are read; pixels from one output to the next
   i64 row_parts_, column_parts_, filter_parts_;
 };
@@ -220,6 +233,28 @@ class DirectTask : DirectPlan<T> {
     using W = cpu::Workspace<T>;
     return W::bytes(copied_size()) + W::bytes(cpu::block_rows * nr) + W::bytes(offsets_size()) +
            W::bytes(partial_size());
+  }
+
+  /// Results of the block, of so many filters.
+  i64 results(i64 filters) const { return rows_.size() * columns_.size() * filters; }
+  /// run() to `memory` of results of all groups, where this one's begin at a filter; finish(image, row) is what becomes
+  /// of sums.
+  template <class Finish>
+  void run_to(T* memory, i64 all_filters, i64 first, const T* packed, void* scratch, const Finish& finish) {
+    run(packed, scratch, [&](i64 image, i64 row) {
+      const i64 pixels = (image * h_.outputs + row - rows_.begin) * columns_.size() - columns_.begin;
+      return store(strided(memory + pixels * all_filters + first, {w_.outputs, filters_}, {all_filters, 1}),
+                   finish(image, row));
+    });
+  }
+  /// Writes those results past the caches to `y` (n, ho, wo, k), whose pixels follow one another.
+  void put_past_caches(const T* memory, const StridedView<T, 4>& y) const {
+    const i64 filters = y.length(3), count = columns_.size() * filters;
+    for (i64 row = rows_.begin; row < rows_.end; ++row, memory += count) {
+      T* const to = y.data + row / h_.outputs * y.stride(0) + row % h_.outputs * y.stride(1);
+      cpu::stream(to + columns_.begin * filters, memory, count * static_cast<i64>(sizeof(T)));
+    }
+    cpu::fence();
   }
 
   /// sink(image, row) is the epilogue over [columns of that row of the output, filters].
@@ -442,10 +477,7 @@ void conv2d_direct(const ExecutorRef& executor, i64 groups, const StridedView<co
                    const Sweep& w, i64 filters, const T* packed, const MakeSink& sink) {
   if (groups * x.length(0) * h.outputs * w.outputs * filters == 0) return;
   const i64 channels = x.length(3) / groups, size = packed_filters_size<T>(filters, h.taps * w.taps * channels);
-  const auto part = [&](i64 group) {
-    return strided(x.data + group * channels * x.stride(3), {x.length(0), x.length(1), x.length(2), channels},
-                   {x.stride(0), x.stride(1), x.stride(2), x.stride(3)});
-  };
+  const auto part = [&](i64 group) { return detail::channels_of(x, group * channels, channels); };
   const detail::DirectPlan<T> plan(groups, part(0), h, w, filters, ceil_div<i64>(executor.threads(), groups));
   executor.parallel(groups * plan.tasks(), [&](i64 index, int thread) {
     const i64 group = index % groups;
@@ -454,6 +486,32 @@ void conv2d_direct(const ExecutorRef& executor, i64 groups, const StridedView<co
              [&](i64 image, i64 row) { return sink(group, image, row); });
     cpu::fence();  // a sink may write past the caches
   });
+}
+
+/// The same to an output (n, ho, wo, k) whose pixels follow one another and which no cache would hold:
+/// finish(group, image, row) is what becomes of sums. Returns false where a block's results would not stay in a cache.
+template <class T, class Finish>
+bool conv2d_direct_past_caches(const ExecutorRef& executor, i64 groups, const StridedView<const T, 4>& x,
+                               const Sweep& h, const Sweep& w, const T* packed, const StridedView<T, 4>& y,
+                               const Finish& finish) {
+  const i64 channels = x.length(3) / groups, all = y.length(3), filters = all / groups;
+  const i64 size = packed_filters_size<T>(filters, h.taps * w.taps * channels);
+  const auto part = [&](i64 group) { return detail::channels_of(x, group * channels, channels); };
+  const detail::DirectPlan<T> plan(groups, part(0), h, w, filters, executor.threads());
+  if (!plan.holds_results(groups)) return false;
+  executor.parallel(plan.tasks(), [&](i64 index, int thread) {
+    detail::DirectTask<T> task(plan, part(0), index);
+    const i64 begin = cpu::Workspace<T>::bytes(task.results(all));
+    char* const scratch = static_cast<char*>(executor.scratch(thread, begin + task.scratch_bytes()));
+    T* const results = reinterpret_cast<T*>(scratch);
+    for (i64 group = 0; group < groups; ++group) {
+      detail::DirectTask<T>(plan, part(group), index)
+          .run_to(results, all, group * filters, packed + group * size, scratch + begin,
+                  [&](i64 image, i64 row) { return finish(group, image, row); });
+    }
+    task.put_past_caches(results, y);
+  });
+  return true;
 }
 
 TESSERA_TILE_END

@@ -45,19 +45,25 @@ class FiltersPlan {
     copies_ = turns_ || padded || w.stride * pixel % set == 0 || length_ % V::lanes != 0 ||
               (whole_rows_ && w.taps > 1 && pixel != channels);
     pitch_ = copies_ ? channels + (odd ? V::lanes : 0) : pixel;
+    unfolds_ = w.dilation > 1 && w.taps > 1 && !odd && unfolding_pays();
+    if (unfolds_) {
+      w_ = {w.outputs, w.outputs, 1, 1, 1, 0};
+      whole_rows_ = copies_ = true;
+      stretches_ = h.taps, length_ = pitch_ = w.taps * channels;
+    }
     const bool few = filters * depth_ <= few_elements;
     gathers_ = !turns_ && gathering_pays(taps_follow(x));
     swaps_ = few && !turns_ && dy.stride(3) == 1 && swapping_pays(taps_follow(x));
     gathers_ = gathers_ || swaps_;
     if (gathers_) {
       h_ = {h.outputs, h.outputs, 1, 1, 1, 0}, w_ = {w.outputs, w.outputs, 1, 1, 1, 0};
-      whole_rows_ = copies_ = true;
+      whole_rows_ = copies_ = true, unfolds_ = false;
       stretches_ = 1, length_ = pitch_ = depth_;
     }
     const i64 rows = images_ * h.outputs;
     row_parts_ = few ? min(rows, threads) : 1;
     filter_parts_ = row_parts_ >= threads || swaps_ ? 1 : min(panels(), 2 * threads);
-    const i64 pixel_read = gathers_ ? depth_ : channels;
+    const i64 pixel_read = gathers_ || unfolds_ ? length_ : channels;
     const i64 per_row =
         w_.outputs * filters / filter_parts_ + min(h_.stride, h_.taps) * w_.extent(w_.outputs) * pixel_read;
     const i64 least = groups == 1 ? 1 : ceil_div(i64{64}, max<i64>(1, w.outputs));  // or sums are loaded too often
@@ -77,6 +83,12 @@ class FiltersPlan {
 
  private:
   static i64 vectors(i64 length) { return ceil_div(length, i64{V::lanes}); }
+  /// Whether whole vectors of a row of dilated taps save more multiplications than copies that put those of each output
+  /// one after the other take.
+  bool unfolding_pays() const {
+    const i64 row = window_w_.taps * vectors(channels_), copied = min(window_h_.stride, window_h_.taps);
+    return filters_ * window_h_.taps * (row - vectors(window_w_.taps * channels_)) > 8 * row * copied;
+  }
   /// What copies of a window take, in multiplications of vectors.
   i64 gathering(bool taps_follow) const {
     const i64 row = taps_follow ? vectors(window_w_.taps * channels_) : window_w_.taps * vectors(channels_);
@@ -96,7 +108,7 @@ class FiltersPlan {
   Sweep window_h_, window_w_;
   Sweep h_, w_;  // the same, or of points of a matrix of windows
   i64 images_, channels_, filters_, depth_;
-  bool whole_rows_, copies_, turns_, gathers_, swaps_;
+  bool whole_rows_, copies_, turns_, unfolds_, gathers_, swaps_;
   i64 pitch_, length_, stretches_;  // of pixels where they are read; of a stretch of channels; their number
   i64 row_parts_, filter_parts_, block_rows_;
 };
@@ -107,7 +119,7 @@ class FiltersTask : FiltersPlan<T> {
   using Plan = FiltersPlan<T>;
   using V = NativeVec<T>;
   using Plan::h_, Plan::w_, Plan::pitch_, Plan::copies_, Plan::channels_, Plan::filters_, Plan::nr, Plan::length_,
-      Plan::stretches_, Plan::block_rows_, Plan::turns_, Plan::window_h_, Plan::window_w_;
+      Plan::unfolds_, Plan::stretches_, Plan::block_rows_, Plan::turns_, Plan::window_h_, Plan::window_w_;
   using Pair = cpu::RowPairs::Pair;
 
  public:
@@ -122,7 +134,7 @@ class FiltersTask : FiltersPlan<T> {
 
   i64 scratch_bytes() const {
     using W = cpu::Workspace<T>;
-    return W::bytes(copied_size()) + W::bytes(packed_size()) + W::bytes(pairs_size());
+    return W::bytes(copied_size()) + W::bytes(packed_size()) + W::bytes(pairs_size()) + W::bytes(turned_size());
   }
 
   i64 blocks() const { return ceil_div(rows_.size(), block_rows_); }
@@ -133,6 +145,7 @@ class FiltersTask : FiltersPlan<T> {
     copied_ = memory.take(copied_size());
     packed_ = memory.take(packed_size());
     pairs_ = reinterpret_cast<Pair*>(memory.take(pairs_size()));
+    turned_ = memory.take(turned_size());
     const i64 row = rows_.begin + index * block_rows_;
     const cpu::Span block{row, min(rows_.end, row + block_rows_)};
     if (copies_) copy(block);
@@ -149,6 +162,7 @@ class FiltersTask : FiltersPlan<T> {
     return (block_rows_ * h_.stride + images * h_.extent(1)) * row_pitch_ + nr;
   }
   i64 packed_size() const { return block_rows_ * w_.outputs * filters_in() + max<i64>(nr, cpu::pack_slack<T>); }
+  i64 turned_size() const { return unfolds_ && turns_ ? window_w_.length * channels_ : 0; }
   i64 filters_in() const { return panel(panels_.end - 1).end - panel(panels_.begin).begin; }
   i64 pairs_size() const { return h_.taps * block_rows_ * static_cast<i64>(sizeof(Pair) / sizeof(T)); }
   cpu::Span panel(i64 index) const { return cpu::part(filters_, this->panels(), index); }
@@ -178,39 +192,56 @@ class FiltersTask : FiltersPlan<T> {
         if (h_.taps == 1 && (i - begin) % h_.stride != 0) continue;  // no window sees it
         if (this->gathers_) {
           gather_row(image, i, to);
-        } else if (i >= 0 && i < h_.length) copy_row(x_.data + image * x_.stride(0) + i * x_.stride(1), to);
+          continue;
+        }
+        if (i < 0 || i >= h_.length) continue;
+        const T* const from = x_.data + image * x_.stride(0) + i * x_.stride(1);
+        unfolds_ ? unfold_row(from, to) : copy_row(from, to);
       }
       row += count;
     }
   }
   /// The windows of a row of outputs, one after the other.
   void gather_row(i64 image, i64 row, T* to) const {
-    const auto zero = [&](i64 count) {
-      zero_run(to, count);
-      to += count;
-    };
-    const i64 top = window_h_.first_input(row);
+    const i64 top = window_h_.first_input(row), count = window_w_.taps * channels_;
     for (i64 column = 0; column < w_.outputs; ++column) {
-      const cpu::Span inside = window_w_.inside(column);
-      for (i64 r = 0; r < window_h_.taps; ++r) {
+      for (i64 r = 0; r < window_h_.taps; ++r, to += count) {
         const i64 at = top + r * window_h_.dilation;
         if (at < 0 || at >= window_h_.length) {
-          zero(window_w_.taps * channels_);
-          continue;
-        }
-        zero(inside.begin * channels_);
-        const T* from = x_.data + image * x_.stride(0) + at * x_.stride(1) +
-                        (window_w_.first_input(column) + inside.begin * window_w_.dilation) * x_.stride(2);
-        if (rows_of_taps_) {
-          copy_run(from, inside.size() * channels_, to);
-          to += inside.size() * channels_;
+          zero_run(to, count);
         } else {
-          for (i64 s = inside.begin; s < inside.end; ++s, from += window_w_.dilation * x_.stride(2), to += channels_)
-            copy_run(from, channels_, to);
+          put_taps(x_.data + image * x_.stride(0) + at * x_.stride(1), x_.stride(2), column, to);
         }
-        zero((window_w_.taps - inside.end) * channels_);
       }
     }
+  }
+  /// What an output's row of taps sees, one tap after the other, of a row of pixels.
+  void put_taps(const T* from, i64 pixel, i64 column, T* to) const {
+    const i64 taps = window_w_.taps, step = window_w_.dilation * pixel;
+    const cpu::Span seen = window_w_.inside(column), inside{min(taps, seen.begin), min(taps, seen.end)};
+    zero_run(to, inside.begin * channels_);
+    to += inside.begin * channels_;
+    from += window_w_.first_input(column) * pixel + inside.begin * step;
+    if (rows_of_taps_) {
+      copy_run(from, inside.size() * channels_, to);
+      to += inside.size() * channels_;
+    } else {
+      for (i64 s = inside.begin; s < inside.end; ++s, from += step, to += channels_) copy_run(from, channels_, to);
+    }
+    zero_run(to, (taps - inside.end) * channels_);
+  }
+  /// The same of all outputs of a row.
+  void unfold_row(const T* from, T* to) const {
+    if (turns_) turn_row(from, window_w_.length, turned_);
+    for (i64 column = 0; column < w_.outputs; ++column, to += length_)
+      put_taps(turns_ ? turned_ : from, turns_ ? channels_ : x_.stride(2), column, to);
+  }
+  /// Pixels of a row whose channels are not contiguous.
+  void turn_row(const T* from, i64 count, T* to) const {
+    constexpr i64 size = sizeof(T);
+    const i64 pitch = unfolds_ ? channels_ : pitch_;
+    tile::detail::transpose_plane<T>(reinterpret_cast<char*>(to), pitch * size, reinterpret_cast<const char*>(from),
+                                     x_.stride(3) * size, count, channels_);
   }
   void copy_row(const T* from, T* to) const {
     const i64 count = row_pitch_ / pitch_;
@@ -223,9 +254,7 @@ class FiltersTask : FiltersPlan<T> {
     zero(left);
     from += skipped * x_.stride(2);
     if (turns_) {
-      constexpr i64 size = sizeof(T);
-      tile::detail::transpose_plane<T>(reinterpret_cast<char*>(to), pitch_ * size, reinterpret_cast<const char*>(from),
-                                       x_.stride(3) * size, inside, channels_);
+      turn_row(from, inside, to);
       to += inside * pitch_;
     } else if (pitch_ == channels_ && x_.stride(2) == channels_) {
       copy_run(from, inside * channels_, to);
@@ -305,7 +334,7 @@ class FiltersTask : FiltersPlan<T> {
   cpu::Span rows_, panels_;
   i64 row_pitch_;
   bool rows_of_taps_;  // whether those of a window lie one after the other
-  T *copied_ = nullptr, *packed_ = nullptr;
+  T *copied_ = nullptr, *packed_ = nullptr, *turned_ = nullptr;
   Pair* pairs_ = nullptr;
 };
 

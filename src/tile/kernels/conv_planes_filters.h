@@ -62,17 +62,18 @@ class PlanesFilters {
         for (i64 j = 0; j < size() * V::lanes; j += V::lanes) store(sums + j, V(T(0)));
         const cpu::Span blocks = cpu::part(plan_.blocks(), parts_, share);
         for (i64 b = blocks.begin; b < blocks.end; ++b) add(group, plan_.block(b), offsets, images, gradients, sums);
-        T* const to = parts_ == 1 ? nullptr : memory + (share * groups_ + group) * size();
-        for (i64 j = 0; j < size(); ++j) {
-          const T sum = detail::sum_of_lanes(load<V>(sums + j * V::lanes));
-          (to ? to[j] : gradient(group, j)) = sum;
-        }
+        const auto sum = [&](i64 j) { return detail::sum_of_lanes(load<V>(sums + j * V::lanes)); };
+        T* const to = memory + (share * groups_ + group) * size();
+        if (parts_ == 1) put(group, sum);
+        for (i64 j = 0; parts_ > 1 && j < size(); ++j) to[j] = sum(j);
       }
     });
-    for (i64 j = 0; parts_ > 1 && j < groups_ * size(); ++j) {
-      T sum = memory[j];
-      for (i64 share = 1; share < parts_; ++share) sum += memory[share * groups_ * size() + j];
-      gradient(j / size(), j % size()) = sum;
+    for (i64 group = 0; parts_ > 1 && group < groups_; ++group) {
+      put(group, [&](i64 j) {
+        T sum = 0;
+        for (i64 share = 0; share < parts_; ++share) sum += memory[(share * groups_ + group) * size() + j];
+        return sum;
+      });
     }
   }
 
@@ -86,11 +87,19 @@ class PlanesFilters {
     return strided(v.data + group * count * v.stride(3), {v.length(0), v.length(1), v.length(2), count},
                    {v.stride(0), v.stride(1), v.stride(2), v.stride(3)});
   }
-  /// The element of the gradient that the index-th sum of a group is.
-  T& gradient(i64 group, i64 index) const {
-    const i64 s = index % gw_.length(2), r = index / gw_.length(2) % gw_.length(1);
-    const i64 taps = gw_.length(1) * gw_.length(2), c = index / taps % channels_, k = index / (taps * channels_);
-    return gw_.data[(group * filters_ + k) * gw_.stride(0) + r * gw_.stride(1) + s * gw_.stride(2) + c * gw_.stride(3)];
+  /// The gradient of a group's filters: sum(index) of (k, c, r, s).
+  template <class Sum>
+  void put(i64 group, const Sum& sum) const {
+    i64 j = 0;
+    for (i64 k = 0; k < filters_; ++k) {
+      T* const filter = gw_.data + (group * filters_ + k) * gw_.stride(0);
+      for (i64 c = 0; c < channels_; ++c) {
+        for (i64 r = 0; r < gw_.length(1); ++r) {
+          T* const to = filter + c * gw_.stride(3) + r * gw_.stride(1);
+          for (i64 s = 0; s < gw_.length(2); ++s) to[s * gw_.stride(2)] = sum(j++);
+        }
+      }
+    }
   }
 
   /// Adds the products of a block.

@@ -25,13 +25,18 @@ ConvArgs as_one_row(ConvArgs a) {
 /// What a product of groups packs: of so many filters and steps each.
 i64 packed_size(i64 groups, i64 filters, i64 depth) { return groups * packed_filters_size<float>(filters, depth); }
 
-/// Whether results are too many for the caches, and rows of whole vectors. The next layer reads results soon, so that
-/// more of them than cpu::streamed_bytes stay in a cache.
-bool streams_rows(const ConvArgs& a, const ConvShape& s) {
-  constexpr i64 line = 64, size = sizeof(float), least = 16 << 20;
-  const i64 bytes = s.images * s.filters * s.h.output() * s.w.output() * size;
-  const i64 *const strides = a.y.strides, places = strides[0] | strides[2] | strides[3] | s.group_filters();
-  return bytes >= least && places * size % line == 0 && reinterpret_cast<i64>(a.y.data) % line == 0;
+/// Whether results are too many for the caches, and pixels follow one another. The next layer reads results soon, so
+/// that more of them than cpu::streamed_bytes stay in a cache.
+bool passes_caches(const ConvArgs& a, const ConvShape& s) {
+  constexpr i64 least = 16 << 20;
+  const i64 elements = s.images * s.filters * s.h.output() * s.w.output();
+  return a.y.strides[3] == s.filters && elements * i64{sizeof(float)} >= least;
+}
+/// Whether a pixel's results in a group are whole lines of memory.
+bool are_lines(const ConvArgs& a, const ConvShape& s) {
+  constexpr i64 line = 64;
+  const i64 places = a.y.strides[0] | a.y.strides[2] | a.y.strides[3] | s.group_filters();
+  return places * i64{sizeof(float)} % line == 0 && reinterpret_cast<i64>(a.y.data) % line == 0;
 }
 
 }  // namespace
@@ -53,18 +58,21 @@ void direct_forward(const ConvArgs& given, Executor& pool) {
   float* const packed = static_cast<float*>(args.packed_filters ? args.w.data : args.workspace);
   for (i64 g = 0; g < s.groups && !args.packed_filters; ++g)
     pack_filters(executor, tile::detail::group_filters(w, g, k), packed + g * size);
-  const bool streams = streams_rows(args, s);
   const auto run = [&](const auto& finish) {
+    const auto x = images<const float>(args);
     const auto convolve = [&](const auto& sink) {
-      conv2d_direct<float>(executor, s.groups, images<const float>(args), sweep(s.h), sweep(s.w), k, packed, sink);
+      conv2d_direct<float>(executor, s.groups, x, sweep(s.h), sweep(s.w), k, packed, sink);
     };
     const auto place = [&](i64 group, i64 image, i64 row) {
       return y.data + image * y.stride(0) + row * y.stride(1) + group * k;
     };
-    if (streams)
+    const bool passes = passes_caches(args, s);
+    if (passes && are_lines(args, s))
       return convolve([&](i64 group, i64 image, i64 row) {
         return cpu::stream_rows(place(group, image, row), y.stride(2), finish(group, image, row));
       });
+    if (passes && conv2d_direct_past_caches<float>(executor, s.groups, x, sweep(s.h), sweep(s.w), packed, y, finish))
+      return;
     convolve([&](i64 group, i64 image, i64 row) {
       return store(strided(place(group, image, row), {y.length(2), k}, {y.stride(2), 1}), finish(group, image, row));
     });
