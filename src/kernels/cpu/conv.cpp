@@ -196,7 +196,8 @@ Reason takes_planes(const Call& call, bool gradient, bool strided) {
   const bool few = each <= 8 || (each <= 12 && summed <= 16);
   // A product for each group and image is begun anew, which few channels do not pay for.
   const bool products = a.groups > 1 && summed <= 16 && !is_strided(call);
-  return few || products || strided ? Reason::Ok : Reason::Shape;
+  const ConvCost cost(a, gradient ? to : from, weight, gradient ? from : to);
+  return few || products || strided || cost.point_by_planes(gradient) ? Reason::Ok : Reason::Shape;
 }
 Reason takes_planes(const Call& call) { return takes_planes(call, false, false); }
 Reason input_grad_takes_planes(const Call& call) {

@@ -111,6 +111,12 @@ double ConvCost::direct_of_few(bool gradient) const {
   return all + 11 * stretches + 6.5 * copies + beyond_caches(elements_x() + elements_y()) + 0.3 * again(gradient);
 }
 
+bool ConvCost::point_by_planes(bool gradient) const {
+  const double summed = gradient ? filters : channels;
+  const bool held = isa() == Isa::Avx512 && channels * filters <= 8192;  // filters, by the first-level cache
+  return is_point() && rows_lie && (summed <= 16 || held);
+}
+
 double ConvCost::again(bool gradient) const {
   if (groups == 1 || beyond_caches(elements_x() + elements_y()) == 0) return 0;
   const double summed = gradient ? filters : channels, each = gradient ? channels : filters;
@@ -159,6 +165,8 @@ double ConvCost::filters_by_planes() const {
   const double work = images * groups * places[0] * std::min(whole, pitch / 16) * steps;
   const double copied =
       elements_x() * std::min(taps[0], stride[0]) * std::min(taps[1], stride[1]) / (stride[0] * stride[1]);
+  // A product of planes that are read where they lie.
+  if (is_point() && rows_lie) return 2.2 * work * filters + 1.2 * work * parts(filters, 4) + 20 * elements_w();
   return 2.7 * work * filters + 1.2 * work * parts(filters, 4) + 2.1 * copied / (rows_lie && stride[1] == 1 ? 16 : 1) +
          2.2 * elements_y() / (rows_lie ? 16 : 1) + 20 * elements_w() +
          8.6 * images * groups * places[0] * parts(filters, 4) * parts(steps, 6) +

@@ -25,6 +25,9 @@ struct ConvCost {
   double turned_planes(bool gradient) const;
   double direct_of_few(bool gradient) const;
 
+  /// Whether a product of pixels whose rows lie takes less time along planes than as one of matrices, which packs them.
+  bool point_by_planes(bool gradient) const;
+
   /// The same of groups, whose filters all are lanes of copies.
   double spread(bool gradient) const;
 
