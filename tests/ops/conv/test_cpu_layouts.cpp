@@ -36,6 +36,8 @@ std::vector<Problem> problems() {
        scatter,
        "direct"},
       {"groups of few points", {2, 36, 11, 40}, {45, 4, 1, 1}, {.groups = 9}, planes, planes, planes},
+      {"points of few channels", {2, 12, 11, 40}, {15, 12, 1, 1}, {}, planes, planes, planes},
+      {"few points, stride 3", {2, 16, 9, 35}, {40, 2, 1, 1}, {.stride = {2, 3}, .groups = 8}, planes, planes, planes},
       {"depthwise",
        {2, 21, 12, 20},
        {21, 1, 3, 3},
