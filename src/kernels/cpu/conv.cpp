@@ -213,7 +213,8 @@ ByFilters by_filters(const Call& call) {
   const ConvCost cost(call.attrs.as<ConvAttrs>(), x, call.out[0], dy);
   std::pair<double, ByFilters> best{cost.filters_by_direct(), ByFilters::Direct};
   best = std::min(best, {cost.filters_by_gemm(), ByFilters::Gemm});
-  const bool reads_much = !rows_lie({&x, &dy}) && x.numel() + dy.numel() > (int64_t{4} << 20);
+  const bool lines = std::max(x.size(1), dy.size(1)) > 16;  // of memory, several for a pixel
+  const bool reads_much = lines && !rows_lie({&x, &dy}) && x.numel() + dy.numel() > (int64_t{4} << 20);
   if (!reads_much) best = std::min(best, {cost.filters_by_planes(), ByFilters::Planes});
   if (can_spread(call, call.out[0], {&x, &dy}, false))
     best = std::min(best, {cost.filters_by_spread(), ByFilters::Spread});

@@ -26,6 +26,9 @@ double rows_inside(const ConvAttrs& a, int64_t size, int64_t places, int64_t tap
 /// What exceeds the caches: reading or writing across planes misses them.
 double beyond_caches(double elements) { return elements > 1 << 20 ? elements : 0; }
 
+/// How often groups of so many channels meet a line of memory: each that has elements of it does.
+double lines_met(double channels, double groups) { return std::clamp(16 / channels, 1.0, groups); }
+
 /// What kernels of the instruction set in use hold in registers, and how much longer they take than with AVX-512
 /// beside the others.
 struct Registers {
@@ -121,13 +124,13 @@ double ConvCost::again(bool gradient) const {
   if (groups == 1 || beyond_caches(elements_x() + elements_y()) == 0) return 0;
   const double summed = gradient ? filters : channels, each = gradient ? channels : filters;
   const double read = gradient ? elements_y() : elements_x(), written = gradient ? elements_x() : elements_y();
-  return read * std::max(0.0, 16 / summed - 1) + written * std::max(0.0, 16 / each - 1);
+  return read * (lines_met(summed, groups) - 1) + written * (lines_met(each, groups) - 1);
 }
 
 double ConvCost::filters_again() const {
   if (groups == 1) return 0;
-  return beyond_caches(elements_x()) * std::max(0.0, 16 / channels - 1) +
-         beyond_caches(elements_y()) * std::max(0.0, 16 / filters - 1);
+  return beyond_caches(elements_x()) * (lines_met(channels, groups) - 1) +
+         beyond_caches(elements_y()) * (lines_met(filters, groups) - 1);
 }
 
 double ConvCost::spread(bool gradient) const {

@@ -233,6 +233,15 @@ TEST(CpuLayouts, FiltersOfGroupsOfSmallImagesRunAlongPlanes) {
   EXPECT_STREQ(picked("conv2d_weight_grad", {x, dy}, attrs, w), "planes");
 }
 
+// Two groups share each line of memory, and meet it twice.
+TEST(CpuLayouts, FiltersOfFewChannelsBeyondTheCachesRunAlongPlanes) {
+  const Conv2dOptions options{.padding = {0, 4}, .dilation = {2, 2}, .groups = 2};
+  const Tensor x = empty({38, 4, 172, 172}).to(ChannelsLast), w = empty({4, 2, 4, 2}), dy = conv2d(x, w, {}, options);
+  ConvAttrs attrs = conv_attrs(options);
+  for (int d : {0, 1}) attrs.size[d] = w.size(2 + d);
+  EXPECT_STREQ(picked("conv2d_weight_grad", {x, dy}, attrs, w), "planes");
+}
+
 // Filters beyond the second-level cache are read in parts, and results beyond it are computed in blocks of pixels; each
 // image is the same alone.
 TEST(CpuLayouts, DirectKernelsCutWhatExceedsACache) {
