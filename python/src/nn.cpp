@@ -21,12 +21,22 @@ struct Open : nn::Module {
   }
 };
 
-// Those of nested tuples and lists, in order.
+// Those of nested tuples, lists and dicts, in order.
 Tensors tensors_of(nb::handle result) {
-  if (!nb::isinstance<nb::tuple>(result) && !nb::isinstance<nb::list>(result)) return {nb::cast<Tensor>(result)};
+  if (nb::isinstance<Tensor>(result)) return {nb::cast<Tensor>(result)};
   Tensors out;
-  for (nb::handle one : result)
+  const auto add = [&](nb::handle one) {
     for (Tensor& t : tensors_of(one)) out.push_back(std::move(t));
+  };
+  if (nb::isinstance<nb::dict>(result)) {
+    for (const auto& [key, value] : nb::borrow<nb::dict>(result)) add(value);
+  } else if (nb::isinstance<nb::tuple>(result) || nb::isinstance<nb::list>(result)) {
+    for (nb::handle one : result) add(one);
+  } else {
+    throw nb::type_error(("a module takes and gives tensors, and tuples, lists and dicts of them, not " +
+                          nb::cast<std::string>(result.type().attr("__name__")))
+                             .c_str());
+  }
   return out;
 }
 

@@ -37,6 +37,7 @@ int64_t integer(nb::handle item) {
 Tensor sliced(const Tensor& x, int64_t dim, nb::handle item, bool& turned) {
   Py_ssize_t start, stop, step;
   if (PySlice_Unpack(item.ptr(), &start, &stop, &step) < 0) throw nb::python_error();
+  if (start == 0 && stop == PY_SSIZE_T_MAX && step == 1) return x;  // whatever its size is, which may be open
   const Py_ssize_t n = PySlice_AdjustIndices(x.size(dim), &start, &stop, step);
   turned = step < 0;
   if (n == 0) return slice(x, dim, 0, 0);

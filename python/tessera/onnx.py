@@ -32,7 +32,7 @@ def load_onnx(path: PathLike, *, device: DeviceLike = "cpu", dtype: DTypeLike = 
 load = load_onnx
 
 
-def save(module: Any, inputs: Any, path: PathLike, *, opset: int = 20, batch: int = "batch", input_names: Sequence[str] = (),
+def save(module: Any, inputs: Any, path: PathLike, *, opset: int = 20, batch: str = "batch", input_names: Sequence[str] = (),
          output_names: Sequence[str] = ()) -> None:
     """Writes what a module computes in evaluation of such inputs, one tensor or several.
 

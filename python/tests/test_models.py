@@ -34,7 +34,31 @@ def test_a_module_of_python_is_written_and_read(tmp_path):
     assert tessera.onnx.inspect(str(fixed)).inputs[0].dims[0] == "2" and tessera.onnx.inspect(str(fixed)).opsets["ai.onnx"] == 18
 
 
+def test_sizes_stay_open_where_a_module_indexes(tmp_path):
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net, self.head = nn.GRU(4, 6, batch_first=True), nn.Linear(6, 3)
+
+        def forward(self, x):
+            h = self.net(x)[0]
+            return {"last": self.head(h[:, -1]), "some": h[:, 1:3, ::2], "more": h[:, None]}
+
+    net, path = Last().eval(), tmp_path / "last.onnx"
+    tessera.onnx.save(net, tessera.randn(2, 5, 4), path, output_names=["last", "some", "more"])
+    model = tessera.load_onnx(path)
+    x = tessera.randn(7, 5, 4)
+    got, want = model.run(x), net(x)
+    for name in ("last", "some", "more"):
+        np.testing.assert_allclose(got[name].numpy(), want[name].detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
 def test_what_cannot_be_written(tmp_path):
+    class Gives(nn.Module):
+        def forward(self, x):
+            return {"name": "text"}
+    with pytest.raises((TypeError, tessera.Error), match="not str"):
+        tessera.onnx.save(Gives(), tessera.ones(2), tmp_path / "no.onnx")
     class Reads(nn.Module):
         def forward(self, x):
             return x * x.sum().item()

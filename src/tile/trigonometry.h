@@ -1,6 +1,8 @@
 // Functions of angles and their inverses, as those of math.h, which includes this.
 #pragma once
 
+#include "math.h"
+
 TESSERA_TILE_BEGIN
 
 namespace detail {
