@@ -29,6 +29,14 @@ foreach(names "attention/attention;indexing/indexing;runtime/plugin;random/rando
   list(APPEND gpu_sources ${PROJECT_BINARY_DIR}/generated/small_${group}.cu)
 endforeach()
 
+# Sources of many kernels for each type are a unit for each.
+list(REMOVE_ITEM gpu_sources ${PROJECT_SOURCE_DIR}/src/kernels/gpu/device/rows/reduce_packs.cu)
+foreach(type f32 f16 bf16)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/reduce_packs_${type}.cu
+       CONTENT "#define TESSERA_PACKS ${type}\n#include \"kernels/gpu/device/rows/reduce_packs.cu\"\n")
+  list(APPEND gpu_sources ${PROJECT_BINARY_DIR}/generated/reduce_packs_${type}.cu)
+endforeach()
+
 # tessera_plugin(NAME SOURCES-OR-OBJECTS...): what both plugins share.
 function(tessera_plugin name)
   add_library(${name} MODULE ${ARGN})

@@ -7,10 +7,8 @@ namespace tessera::gpu_kernels {
 namespace {
 
 MapLaunch find_map(MapOp op, Scalar compute, Scalar memory) {
-  if (compute == Scalar::f32 && memory == Scalar::f32) {
+  if (compute == Scalar::f32 && memory == Scalar::f32)
     if (MapLaunch found = floats_map(op)) return found;
-    if (MapLaunch found = floats_math_map(op)) return found;
-  }
   if (MapLaunch found = arithmetic_map(op, compute, memory)) return found;
   if (MapLaunch found = math_map(op, compute, memory)) return found;
   return predicate_map(op, compute, memory);

@@ -30,7 +30,6 @@ MapLaunch math_map(MapOp op, Scalar compute, Scalar memory);
 MapLaunch predicate_map(MapOp op, Scalar compute, Scalar memory);
 /// The launcher of an op that is not frequent, where all is f32; null where there is none.
 MapLaunch floats_map(MapOp op);
-MapLaunch floats_math_map(MapOp op);
 
 template <class F>
 TESSERA_HD F functor_of(const double (&scalars)[2]) {

@@ -5,8 +5,6 @@
 namespace tessera::gpu_kernels {
 
 void layer_norm(const LayerNormArgs& args, Executor& executor);
-/// Of a sum, or by weights of another type.
-void layer_norm_of_sum(const LayerNormArgs& args, Executor& executor);
 void layer_norm_backward(const LayerNormBackwardArgs& args, Executor& executor);
 long long layer_norm_backward_workspace(Scalar type, long long rows, long long n);
 void group_norm(const GroupNormArgs& args, Executor& executor);
