@@ -2,21 +2,13 @@
 #include <cmath>
 
 #include "onnx/handler.h"
+#include "onnx/handlers/heads.h"
 #include "ops/attention_heads.h"
 #include "tessera/ops_attention.h"
 
 namespace tessera::onnx {
 namespace {
 
-/// [batch, tokens, heads * d] -> [batch, heads, tokens, d].
-Tensor by_heads(const Call& c, const Tensor& x, int64_t heads) {
-  if (x.dim() != 3 || heads <= 0 || x.size(2) % heads) c.fail("{} has no {} heads", describe(x), heads);
-  return transpose(reshape(x, {x.size(0), x.size(1), heads, x.size(2) / heads}), 1, 2);
-}
-Tensor from_heads(const Tensor& x) {
-  const Tensor turned = transpose(x, 1, 2);
-  return reshape(turned, {turned.size(0), turned.size(1), turned.size(2) * turned.size(3)});
-}
 struct Heads {
   Tensor q, k, v;
   bool packed = false;  // tokens came with their heads in one row

@@ -1,6 +1,7 @@
 // ONNX Runtime's attention: packed projections, masks of several forms, and caches that are filled in place.
 #include <cmath>
 
+#include "onnx/handlers/heads.h"
 #include "onnx/handlers/microsoft.h"
 #include "tessera/ops.h"
 #include "tessera/ops_attention.h"
@@ -8,15 +9,6 @@
 namespace tessera::onnx {
 namespace {
 
-/// [batch, tokens, heads * d] -> [batch, heads, tokens, d].
-Tensor by_heads(const Call& c, const Tensor& x, int64_t heads) {
-  if (x.dim() != 3 || heads <= 0 || x.size(2) % heads) c.fail("{} has no {} heads", describe(x), heads);
-  return transpose(reshape(x, {x.size(0), x.size(1), heads, x.size(2) / heads}), 1, 2);
-}
-Tensor from_heads(const Tensor& x) {
-  const Tensor turned = transpose(x, 1, 2);
-  return reshape(turned, {turned.size(0), turned.size(1), turned.size(2) * turned.size(3)});
-}
 double scale_of(const Call& c, const Tensor& q) {
   const double scale = c.real("scale", 0);
   return scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(q.size(-1)));

@@ -18,17 +18,15 @@ void sum_norm(const LayerNormArgs& a, Executor& executor) {
   });
 }
 
-void layer_norm_of_sum(const LayerNormArgs& a, Executor& executor) {
-  if (a.type == Scalar::f16) return sum_norm<f16, f16>(a, executor);
-  if (a.type == Scalar::bf16) return sum_norm<bf16, bf16>(a, executor);
-  if (a.y_type == Scalar::f16) return sum_norm<float, f16>(a, executor);
-  return sum_norm<float, bf16>(a, executor);
-}
-
 }  // namespace
 
 void layer_norm(const LayerNormArgs& a, Executor& executor) {
-  if (a.sum.data || a.weight_type != a.type) return layer_norm_of_sum(a, executor);
+  if (a.sum.data || a.weight_type != a.type) {
+    if (a.type == Scalar::f16) return sum_norm<f16, f16>(a, executor);
+    if (a.type == Scalar::bf16) return sum_norm<bf16, bf16>(a, executor);
+    if (a.y_type == Scalar::f16) return sum_norm<float, f16>(a, executor);
+    return sum_norm<float, bf16>(a, executor);
+  }
   if (layer_norm_sm90(a, executor)) return;
   with_float(a.type, [&](auto type) {
     using T = typename decltype(type)::type;
