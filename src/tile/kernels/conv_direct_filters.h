@@ -52,9 +52,10 @@ class FiltersPlan {
       stretches_ = h.taps, length_ = pitch_ = w.taps * channels;
     }
     const bool few = filters * depth_ <= few_elements;
-    gathers_ = !turns_ && gathering_pays(taps_follow(x));
-    swaps_ = few && !turns_ && dy.stride(3) == 1 && swapping_pays(taps_follow(x));
-    gathers_ = gathers_ || swaps_;
+    choose(few && !turns_ && dy.stride(3) == 1, taps_follow(x));
+    packs_ = !swaps_ && (panels() > 1 || dy.stride(3) != 1);
+    const bool follow = unfolds_ || pixel == channels || w.taps == 1;
+    if (swaps_) copies_ = padded || unfolds_ || w.stride * pixel % set == 0 || (whole_rows_ && !follow);
     if (gathers_) {
       h_ = {h.outputs, h.outputs, 1, 1, 1, 0}, w_ = {w.outputs, w.outputs, 1, 1, 1, 0};
       whole_rows_ = copies_ = true, unfolds_ = false;
@@ -94,21 +95,33 @@ class FiltersPlan {
     const i64 row = taps_follow ? vectors(window_w_.taps * channels_) : window_w_.taps * vectors(channels_);
     return 16 + 8 * window_h_.taps * row;
   }
-  /// Whether a matrix of windows saves more multiplications than copies take.
-  bool gathering_pays(bool taps_follow) const {
-    return filters_ * (stretches_ * vectors(length_) - vectors(depth_)) > gathering(taps_follow);
+  /// A step of a product, in multiplications of vectors: panels of few sums wait for these or for loads.
+  static i64 products(i64 rows, i64 columns) {
+    const i64 panels = ceil_div(rows, i64{cpu::block_rows}), of_panel = ceil_div(rows, panels);
+    const auto of = [&](i64 vectors) { return max(of_panel * vectors, max<i64>(of_panel + vectors, 8)); };
+    const i64 all = vectors(columns);
+    return panels * (all / 2 * of(2) + all % 2 * of(1));
   }
-  /// The same where vectors run along the filters, whose gradients of the output need not be packed then.
-  bool swapping_pays(bool taps_follow) const {
-    const i64 products = filters_ * (gathers_ ? vectors(depth_) : stretches_ * vectors(length_)) + filters_;
-    return products > depth_ * vectors(filters_) + (gathers_ ? 0 : gathering(taps_follow));
+  /// What takes least for a pixel: vectors along channels or, which saves the packed gradients of the output, along
+  /// filters; rows of taps as they lie, or a matrix of windows.
+  void choose(bool may_swap, bool taps_follow) {
+    const i64 gathered = gathering(taps_follow);
+    i64 least = stretches_ * products(filters_, length_) + filters_;
+    const auto take = [&](i64 cost, bool swaps, bool gathers) {
+      if (cost < least) least = cost, swaps_ = swaps, gathers_ = gathers;
+    };
+    swaps_ = gathers_ = false;
+    if (!turns_) take(products(filters_, depth_) + filters_ + gathered, false, true);
+    if (!may_swap) return;
+    take(stretches_ * products(length_, filters_), true, false);
+    take(products(depth_, filters_) + gathered, true, true);
   }
 
  protected:
   Sweep window_h_, window_w_;
   Sweep h_, w_;  // the same, or of points of a matrix of windows
   i64 images_, channels_, filters_, depth_;
-  bool whole_rows_, copies_, turns_, unfolds_, gathers_, swaps_;
+  bool whole_rows_, copies_, turns_, unfolds_, gathers_, swaps_, packs_;
   i64 pitch_, length_, stretches_;  // of pixels where they are read; of a stretch of channels; their number
   i64 row_parts_, filter_parts_, block_rows_;
 };
@@ -149,8 +162,8 @@ class FiltersTask : FiltersPlan<T> {
     const i64 row = rows_.begin + index * block_rows_;
     const cpu::Span block{row, min(rows_.end, row + block_rows_)};
     if (copies_) copy(block);
-    if (this->swaps_) return multiply_swapped(block, index > 0, to);
-    pack(block);
+    if (this->swaps_) return multiply_swapped(block, to);
+    if (this->packs_) pack(block);
     for (i64 s = 0; s < stretches_; ++s) multiply(block, s, to);
   }
 
@@ -265,68 +278,96 @@ class FiltersTask : FiltersPlan<T> {
     zero(count - left - inside);
   }
 
-  /// Where the rows of a block begin that a row of taps sees, in its copy or the images.
-  i64 find_pairs(const cpu::Span& block, i64 tap) const {
+  /// Those `rows` of a block that a stretch of taps sees, and where that begins in copies or the images.
+  i64 find_pairs(const cpu::Span& block, const cpu::Span& rows, i64 stretch) const {
+    const i64 per_row = this->whole_rows_ ? 1 : w_.taps, tap = stretch / per_row;
+    const i64 within = stretch % per_row * w_.dilation * pitch_;
     i64 found = 0, held = 0;
     for (i64 row = block.begin; row < block.end;) {
       const i64 image = row / h_.outputs, first = row % h_.outputs;
       const i64 count = min(h_.outputs - first, block.end - row);
       for (i64 i = 0; i < count; ++i) {
         const i64 at = h_.first_input(first + i) + tap * h_.dilation;
-        if (at < 0 || at >= h_.length) continue;
+        const bool asked = row + i >= rows.begin && row + i < rows.end;
+        if (!asked || at < 0 || at >= h_.length) continue;
         const i64 place = copies_ ? (held + at - h_.first_input(first)) * row_pitch_
                                   : image * x_.stride(0) + at * row_pitch_ - w_.before * pitch_;
-        pairs_[found++] = {row - block.begin + i, place};
+        pairs_[found++] = {row + i, place + within};
       }
       held += h_.extent(count);
       row += count;
     }
     return found;
   }
+  const T* images() const { return copies_ ? copied_ : x_.data; }
+  i64 place_of_row(i64 row) const { return row / h_.outputs * dy_.stride(0) + row % h_.outputs * dy_.stride(1); }
 
-  void multiply(const cpu::Span& block, i64 stretch, T* to) {
-    const i64 per_row = this->whole_rows_ ? 1 : w_.taps, tap = stretch % per_row;
-    const bool add = block.begin > rows_.begin;
-    const i64 found = find_pairs(block, stretch / per_row);
-    const T* const from = (copies_ ? copied_ : x_.data) + tap * w_.dilation * pitch_;
-    const i64 first = panel(panels_.begin).begin, pixels = block.size() * w_.outputs;
-    const i64 depth = this->depth();
-    for (i64 j = 0; j < length_; j += nr) {
-      const i64 columns = min(nr, length_ - j);
-      const int vectors = static_cast<int>(ceil_div(columns, i64{V::lanes}));
-      const int last = static_cast<int>(columns) - (vectors - 1) * V::lanes;
-      for (i64 p = panels_.begin; p < panels_.end; ++p) {
-        const cpu::Span k = panel(p);
-        const int count = static_cast<int>(k.size());
-        const auto kernel = vectors == 1 ? cpu::pick_row_pairs<V, 1>(count) : cpu::pick_row_pairs<V, 2>(count);
-        kernel({found, w_.outputs, count, pairs_}, packed_ + (k.begin - first) * pixels, from + j, w_.stride * pitch_,
-               to + k.begin * depth + stretch * length_ + j, depth, last, add);
-      }
+  /// fn(j, vectors, last) of the panels of so many columns.
+  template <class Fn>
+  static void each_panel(i64 columns, const Fn& fn) {
+    for (i64 j = 0; j < columns; j += nr) {
+      const i64 width = min(nr, columns - j);
+      const int vectors = static_cast<int>(ceil_div(width, i64{V::lanes}));
+      fn(j, vectors, static_cast<int>(width) - (vectors - 1) * V::lanes);
     }
   }
+  static auto kernel(int vectors, i64 rows) {
+    const int count = static_cast<int>(rows);
+    return vectors == 1 ? cpu::pick_row_pairs<V, 1>(count) : cpu::pick_row_pairs<V, 2>(count);
+  }
 
-  /// Windows, transposed, by the gradient of the output, which is copied so that whole vectors of it may be read.
-  void multiply_swapped(const cpu::Span& block, bool add, T* to) {
-    const i64 depth = this->depth(), panels = ceil_div(depth, i64{cpu::block_rows});
-    T* line = packed_;
-    for (i64 row = block.begin; row < block.end; ++row) {
-      const T* from = dy_.data + row / h_.outputs * dy_.stride(0) + row % h_.outputs * dy_.stride(1);
-      const bool dense = dy_.stride(2) == filters_;
-      const i64 run = dense ? w_.outputs * filters_ : filters_;
-      for (i64 i = 0; i < (dense ? 1 : w_.outputs); ++i, from += dy_.stride(2), line += run) copy_run(from, run, line);
-    }
-    pairs_[0] = {0, 0};
-    for (i64 j = 0; j < filters_; j += nr) {
-      const i64 columns = min(nr, filters_ - j);
-      const int vectors = static_cast<int>(ceil_div(columns, i64{V::lanes}));
-      const int last = static_cast<int>(columns) - (vectors - 1) * V::lanes;
-      for (i64 p = 0; p < panels; ++p) {
-        const cpu::Span k = cpu::part(depth, panels, p);
-        const int count = static_cast<int>(k.size());
-        const auto kernel = vectors == 1 ? cpu::pick_row_pairs<V, 1>(count) : cpu::pick_row_pairs<V, 2>(count);
-        kernel({1, block.size() * w_.outputs, depth, pairs_}, copied_ + k.begin, packed_ + j, filters_,
-               to + k.begin * filters_ + j, filters_, last, add);
+  /// The gradient of the output, transposed, by a stretch of pixels.
+  void multiply(const cpu::Span& block, i64 stretch, T* to) {
+    const bool packs = this->packs_, add = block.begin > rows_.begin;
+    const i64 found = find_pairs(block, block, stretch), depth = this->depth();
+    const i64 first = panel(panels_.begin).begin, pixels = block.size() * w_.outputs;
+    for (i64 i = 0; i < found; ++i) pairs_[i].a = packs ? pairs_[i].a - block.begin : place_of_row(pairs_[i].a);
+    each_panel(length_, [&](i64 j, int vectors, int last) {
+      for (i64 p = panels_.begin; p < panels_.end; ++p) {
+        const cpu::Span k = panel(p);
+        const i64 count = k.size(), step = packs ? count : dy_.stride(2);
+        const T* const a = packs ? packed_ + (k.begin - first) * pixels : dy_.data + k.begin;
+        kernel(vectors, count)({found, w_.outputs, step, packs ? w_.outputs * count : 1, pairs_}, a, images() + j,
+                               w_.stride * pitch_, to + k.begin * depth + stretch * length_ + j, depth, last, add);
       }
+    });
+  }
+
+  /// Pixels, transposed, by the gradient of the output: by copies of those rows whose last vectors would reach beyond
+  /// its memory.
+  void multiply_swapped(const cpu::Span& block, T* to) {
+    const i64 row = (w_.outputs - 1) * dy_.stride(2),
+              end = place_of_row(this->images_ * h_.outputs - 1) + row + filters_;
+    const bool ordered = dy_.stride(0) >= (h_.outputs - 1) * dy_.stride(1);
+    i64 safe = ordered ? block.end : block.begin;
+    while (safe > block.begin && place_of_row(safe - 1) + row + round_up(filters_, i64{V::lanes}) > end) --safe;
+    const bool add = block.begin > rows_.begin;
+    if (safe > block.begin)
+      multiply_rows(block, {block.begin, safe}, dy_.data, dy_.stride(2), to, add,
+                    [&](i64 i) { return place_of_row(i); });
+    if (safe == block.end) return;
+    T* line = packed_;
+    for (i64 i = safe; i < block.end; ++i) {
+      const T* from = dy_.data + place_of_row(i);
+      for (i64 j = 0; j < w_.outputs; ++j, from += dy_.stride(2), line += filters_) copy_run(from, filters_, line);
+    }
+    multiply_rows(block, {safe, block.end}, packed_, filters_, to, add || safe > block.begin,
+                  [&](i64 i) { return (i - safe) * w_.outputs * filters_; });
+  }
+  template <class Place>
+  void multiply_rows(const cpu::Span& block, const cpu::Span& rows, const T* dy, i64 step, T* to, bool add,
+                     const Place& place) const {
+    const i64 panels = ceil_div(length_, i64{cpu::block_rows});
+    for (i64 s = 0; s < stretches_; ++s, to += length_ * filters_) {
+      const i64 found = find_pairs(block, rows, s);
+      for (i64 i = 0; i < found; ++i) pairs_[i] = {pairs_[i].b, place(pairs_[i].a)};
+      each_panel(filters_, [&](i64 j, int vectors, int last) {
+        for (i64 p = 0; p < panels; ++p) {
+          const cpu::Span k = cpu::part(length_, panels, p);
+          kernel(vectors, k.size())({found, w_.outputs, w_.stride * pitch_, 1, pairs_}, images() + k.begin, dy + j,
+                                    step, to + k.begin * filters_ + j, filters_, last, add);
+        }
+      });
     }
   }
 

@@ -38,6 +38,14 @@ TESSERA_HD void forget(P& p) {
 }
 #endif
 
+/// Keeps v in a register: the compiler would rather load it again for each use, where there are few.
+template <class V>
+TESSERA_HD void keep(V& v) {
+#if defined(__x86_64__) && !TESSERA_GPU_COMPILER
+  asm("" : "+v"(v.v));
+#endif
+}
+
 /// R pointers a distance apart in few registers: each base serves five rows, as x86 adds 1, 2 or 4 times a register.
 template <class T, int R>
 class Rows {
@@ -91,7 +99,10 @@ __attribute__((noinline, aligned(64))) void stretch_kernel(const Stretches& k, c
     constexpr int u = decltype(at)::value;
     V row[Vectors];
     TESSERA_UNROLL
-    for (int j = 0; j < Vectors; ++j) row[j] = load<V>(b + u * width + j * lanes);
+    for (int j = 0; j < Vectors; ++j) {
+      row[j] = load<V>(b + u * width + j * lanes);
+      detail::keep(row[j]);
+    }
     unroll<R>([&](auto i) __attribute__((always_inline)) {
       const V left(rows.template at<decltype(i)::value, u>());
       TESSERA_UNROLL
@@ -131,12 +142,12 @@ __attribute__((noinline, aligned(64))) void stretch_kernel(const Stretches& k, c
   }
 }
 
-/// Steps of k in rows of `width`: the number of the row in A, whose steps lie a_step apart, and where it begins in B.
+/// Steps of k in rows of `width`: where each begins in A, in units of a_row, and in B. Steps lie a_step apart in A.
 struct RowPairs {
   struct Pair {
-    i64 row, b;
+    i64 a, b;
   };
-  i64 count, width, a_step;
+  i64 count, width, a_step, a_row;
   const Pair* pairs;
 };
 
@@ -161,11 +172,14 @@ __attribute__((noinline, aligned(64))) void row_pairs_kernel(const RowPairs& k, 
     __builtin_prefetch(c + i * ldc + (Vectors - 1) * lanes + last - 1, 1);
   }
   for (i64 s = 0; s < k.count; ++s) {
-    const T *left = a + k.pairs[s].row * k.width * k.a_step, *right = b + k.pairs[s].b;
+    const T *left = a + k.pairs[s].a * k.a_row, *right = b + k.pairs[s].b;
     const auto step = [&](auto) __attribute__((always_inline)) {
       V row[Vectors];
       TESSERA_UNROLL
-      for (int j = 0; j < Vectors; ++j) row[j] = load<V>(right + j * lanes);
+      for (int j = 0; j < Vectors; ++j) {
+        row[j] = load<V>(right + j * lanes);
+        detail::keep(row[j]);
+      }
       TESSERA_UNROLL
       for (int i = 0; i < R; ++i) {
         const V one(left[i]);
