@@ -180,6 +180,17 @@ constexpr Kernel depthwise_windows_kernel = staged_kernel<depthwise<part>>("dept
 template <ConvPart part>
 constexpr Kernel any_depthwise_kernel = staged_kernel<depthwise<part>>("depthwise.any", takes_any_depthwise<part>);
 
+// Gradients of filters of a point, of large planes that no piece of whole vectors divides: cuBLAS, which sums each in
+// one piece or reads it element by element, takes up to 2.9 times cuDNN's time.
+Reason vendor_leads_planes(const Call& call) {
+  constexpr long long vectors = 16, large = 4096;
+  if (const Reason reason = takes_pointwise_weight_grad(call); reason != Reason::Ok) return reason;
+  const long long pixels = call.in[0].size(2) * call.in[0].size(3);
+  if (call.in[0].dtype() == Float32 || pixels < large || pixels % vectors == 0) return Reason::Shape;
+  return vendor_takes<ConvPart::filters>(call);
+}
+constexpr Kernel vendor_planes_kernel = staged_kernel<vendor<ConvPart::filters>>("vendor.planes", vendor_leads_planes);
+
 template <ConvPart part>
 constexpr Kernel vendor_kernel = staged_kernel<vendor<part>>("vendor", vendor_takes<part>);
 
@@ -298,6 +309,7 @@ constexpr Kernel input_grad_list[] = {
     staged_kernel<input_grad_gemm>("implicit_gemm")};
 constexpr Kernel weight_grad_list[] = {
     {.name = "linear", .supports = takes_linear_weight_grad, .plan = linear_weight_grad},
+    vendor_planes_kernel,
     staged_kernel<vendor_pointwise_weight_grad>("vendor_pointwise", vendor_takes_pointwise_weight_grad),
     staged_kernel<pointwise_weight_grad>("pointwise", takes_pointwise_weight_grad),
     depthwise_kernel<ConvPart::filters>,

@@ -5,7 +5,7 @@
 // of it are read where they lie.
 #pragma once
 
-#include "../arch/cpu/places.h"
+#include "../arch/cpu/windows.h"
 #include "conv_direct.h"
 
 TESSERA_TILE_BEGIN
@@ -45,14 +45,18 @@ class PlanesPlan {
   /// Elements of images that a block reads: they stay in the second-level cache.
   static constexpr i64 block_elements = 160 * 1024 / static_cast<i64>(sizeof(T));
 
-  /// Of images (n, h, w, c) of one group, in at least so many blocks where there are rows enough.
-  PlanesPlan(const StridedView<const T, 4>& x, const Sweep& h, const Sweep& w, i64 blocks)
+  /// Of images (n, h, w, c) of one group, in at least so many blocks where there are rows enough. `single`: of one
+  /// filter.
+  PlanesPlan(const StridedView<const T, 4>& x, const Sweep& h, const Sweep& w, i64 blocks, bool single = false)
       : h_(h), w_(w), images_(x.length(0)), channels_(x.length(3)) {
     in_place_ = depth() > 0 && h_.plain() && w_.plain() && x.stride(2) == 1 && x.stride(1) >= w.length;
     pitch_ = in_place_ ? x.stride(1) : w_.extent(w.outputs);
     // Runs of a few vectors leave registers idle: they are worth some places between rows.
     const i64 row = round_up(w.outputs, i64{V::lanes}), most = row < 4 * V::lanes ? row + row / 3 : row;
-    flat_ = h.outputs > 1 && pitch_ < most;
+    const bool follow = h_.count * h.dilation % h.stride == 0;
+    window_step_ = single && channels_ == 1 && follow && h.taps > h_.count ? h_.count * h.dilation / h.stride : 0;
+    if (w.outputs < V::lanes) window_step_ = 0;
+    flat_ = h.outputs > 1 && pitch_ < most && window_step_ == 0;
     block_images_ = 1, block_rows_ = h.outputs;
     if (!in_place_) {
       const i64 all = block_elements / max<i64>(1, channels_ * h_.count * w_.count * pitch_);  // rows
@@ -75,6 +79,11 @@ class PlanesPlan {
             cpu::part(h_.sweep.outputs, row_blocks(), index % row_blocks())};
   }
   bool flat() const { return flat_; }
+  /// The distance of rows of outputs that share what they see, one row of taps apart; 0 where none do.
+  i64 window_step() const { return window_step_; }
+  cpu::WindowTaps window_taps(const i64* offsets) const {
+    return {h_.sweep.taps, w_.sweep.taps, h_.count, window_step_ * pitch_, offsets};
+  }
   bool in_place() const { return in_place_; }
   /// Places whose channels stay in the second-level cache, of whole vectors.
   i64 chunk() const { return max<i64>(12, block_elements / max<i64>(1, channels_) / V::lanes) * V::lanes; }
@@ -164,10 +173,11 @@ class PlanesPlan {
       zero_run(to, above * pitch_);
       to += above * pitch_;
       const i64 lines = follow ? 1 : below - above, line = follow ? (below - above) * pitch_ : pitch_;
+      const i64 behind = pitch_ - end, inside = line - begin - behind;
+      if (lines > 0) zero_run(to, begin);
       for (i64 i = 0; i < lines; ++i, from += down * x.stride(1), to += line) {
-        zero_run(to, begin);
-        copy_line(from, step * x.stride(2), line - begin - (pitch_ - end), to + begin);
-        zero_run(to + line - (pitch_ - end), pitch_ - end);
+        copy_line(from, step * x.stride(2), inside, to + begin);
+        zero_run(to + begin + inside, i + 1 < lines ? behind + begin : behind);  // as far as the next line's images
       }
       zero_run(to, (rows - below) * pitch_);
       to += (rows - below) * pitch_;
@@ -184,7 +194,7 @@ class PlanesPlan {
   Phases h_, w_;
   i64 images_, channels_;
   bool in_place_, flat_;
-  i64 pitch_, block_images_, block_rows_, plane_;
+  i64 pitch_, window_step_, block_images_, block_rows_, plane_;
 };
 
 /// fn(image, row, column, first, count) for the outputs among the places [begin, end) of a block, counted from the
@@ -213,6 +223,7 @@ class PlanesTask {
   static i64 values_size() {
     i64 most = 0;
     for (int rows = 1; rows <= cpu::places_rows; ++rows) most = max<i64>(most, rows * cpu::places_vectors(rows));
+    for (int rows = 1; rows <= cpu::window_rows; ++rows) most = max<i64>(most, rows * cpu::window_vectors(rows));
     return (most + 1) * V::lanes;  // whole vectors are read
   }
 
@@ -220,6 +231,7 @@ class PlanesTask {
     const T* const from = plan_.planes(x, block, copy_);
     const i64 panels = ceil_div(filters_, i64{cpu::places_rows}), held = plan_.held_rows(block);
     const i64 rows = block.rows.size(), images = block.images.size(), pitch = plan_.pitch();
+    if (plan_.window_step() > 0) return windows(block, packed, from, result);
     const i64 count = plan_.flat() ? ((images - 1) * held + rows - 1) * pitch + columns_ : columns_;
     const auto multiply = [&](i64 p, const Line& line, const cpu::Span& some) {
       const cpu::Span filters = cpu::part(filters_, panels, p);
@@ -244,6 +256,33 @@ class PlanesTask {
   struct Line {
     i64 image, row;  // counted from the block's first
   };
+  /// The outputs of one filter, some rows at a time, which share what they see.
+  void windows(const PlanesBlock& block, const T* a, const T* from, const Result& result) const {
+    const i64 rows = block.rows.size(), step = plan_.window_step(), vectors = ceil_div(columns_, i64{V::lanes});
+    const cpu::WindowTaps taps = plan_.window_taps(offsets_);
+    const i64 most = min<i64>(cpu::window_rows, taps.of_phase(taps.phases - 1) + 1);
+    for (i64 image = 0; image < block.images.size(); ++image)
+      for (i64 first = 0; first < min(step, rows); ++first)
+        for (i64 row = first; row < rows; row += most * step) {
+          const int count = static_cast<int>(min(most, ceil_div(rows - row, step)));
+          const i64 parts = ceil_div(vectors, i64{cpu::window_vectors(count)});
+          for (i64 p = 0; p < parts; ++p)
+            window({image, row}, count, cpu::part(vectors, parts, p), block, taps, a, from, result);
+        }
+  }
+  void window(const Line& line, int count, const cpu::Span& part, const PlanesBlock& block, const cpu::WindowTaps& taps,
+              const T* a, const T* from, const Result& result) const {
+    const i64 begin = part.begin * V::lanes, end = min(columns_, part.end * V::lanes), step = plan_.window_step();
+    const int n = static_cast<int>(part.size()), last = static_cast<int>(end - begin) - (n - 1) * V::lanes;
+    const i64 image = block.images.begin + line.image, row = block.rows.begin + line.row;
+    const T* const b = from + (line.image * plan_.held_rows(block) + line.row) * plan_.pitch() + begin;
+    const auto kernel = cpu::pick_window<V>(count, n);
+    if (result.direct())
+      return kernel(taps, a, b, result.place(image, 0, row) + begin, step * result.row_stride(), last);
+    kernel(taps, a, b, values_, n * V::lanes, last);
+    for (int i = 0; i < count; ++i)
+      result.put(values_ + i * n * V::lanes, image, 0, row + i * step, begin, end - begin);
+  }
   /// Some places, counted from the beginning of a line.
   void places(const PlanesBlock& block, const Line& line, const cpu::Span& filters, const T* a, const T* from,
               const cpu::Span& some, const Result& result) const {
@@ -308,6 +347,7 @@ class PlanesResult {
     return y_.data + image * y_.stride(0) + row * y_.stride(1) + filter * y_.stride(3);
   }
   i64 filter_stride() const { return y_.stride(3); }
+  i64 row_stride() const { return y_.stride(1); }
 
   void put(const T* from, i64 image, i64 filter, i64 row, i64 column, i64 count) const {
     const i64 step = y_.stride(2);
@@ -363,7 +403,7 @@ void conv2d_planes(const ExecutorRef& executor, i64 groups, const StridedView<co
     return strided(x.data + group * channels * x.stride(3), {x.length(0), x.length(1), x.length(2), channels},
                    {x.stride(0), x.stride(1), x.stride(2), x.stride(3)});
   };
-  const detail::PlanesPlan<T> plan(part(0), h, w, detail::blocks_wanted(executor, groups));
+  const detail::PlanesPlan<T> plan(part(0), h, w, detail::blocks_wanted(executor, groups), filters == 1);
   const i64 tasks = plan.blocks() * groups, parts = min(tasks, 8 * i64{executor.threads()});
   const i64 offsets_size = plan.depth() * static_cast<i64>(sizeof(i64) / sizeof(T));
   executor.parallel(parts, [&](i64 index, int thread) {

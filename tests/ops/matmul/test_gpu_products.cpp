@@ -567,6 +567,14 @@ TEST_F(VendorConvolutions, AndTheirGradients) {
   EXPECT_LE(refused, 3);
 }
 
+TEST_F(VendorConvolutions, OfLargePlanesThatDoNotSplit) {
+  const ForceKernel filters("conv2d_weight_grad", "vendor.planes");
+  for (DType dtype : {Float16, BFloat16}) {
+    compare({{2, 5, 65, 67}, {70, 5, 1, 1}, {}}, dtype, false, nullptr);
+    compare({{1, 33, 64, 65}, {9, 33, 1, 1}, {}}, dtype, false, nullptr);
+  }
+}
+
 TEST_F(VendorConvolutions, AreTheSameEachTimeAndInGraphs) {
   const By vendor("vendor");
   const Tensor x = there(values({4, 48, 20, 20}, Float16), Float16).set_requires_grad();
