@@ -29,8 +29,8 @@ PARAMETER_NAMES_OF = {
     "bilinear": {"x1": "input1", "x2": "input2"}, "gumbel_softmax": {"logits": "logits"},
     "roll": {"dims": "dims"}, "pixel_shuffle": {"factor": "upscale_factor"}, "pixel_unshuffle": {"factor": "downscale_factor"},
 }
-# What Python cannot use: slices by symbols, and memory of captured functions.
-SKIPPED = {("slice", "Dim start")}
+# What Python cannot use: memory of captured functions. Slices by dims are those by integers, too.
+SKIPPED = {("slice", "int64_t start")}
 # Functions of these sections become methods of Tensor, too.
 METHODS = {"elementwise", "reductions", "shape", "indexing", "matmul", "writing to places", "several dims at once",
            "order", "functions", "bits", "shapes"}

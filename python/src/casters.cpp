@@ -12,6 +12,7 @@ Tensor beside(const Operand& operand, const Operand& other) {
       dtype = beside;
     device = other.tensor.device();
   }
+  if (operand.size.is_symbolic()) return size_tensor(operand.size, dtype, device);
   if (dtype != Int64) return full({}, operand.number, dtype, device);
   Tensor exact = empty_host({}, Int64);
   *exact.data<int64_t>() = operand.integer;
@@ -49,6 +50,11 @@ bool read_operand(nb::handle source, Operand& out) noexcept {
     if (!nb::inst_ready(source)) return false;
     out.kind = Operand::kTensor;
     out.tensor = *nb::inst_ptr<Tensor>(source);
+    return true;
+  }
+  if (nb::isinstance<OpenSize>(source)) {
+    out.kind = Operand::kInt;
+    out.size = nb::inst_ptr<OpenSize>(source)->dim;
     return true;
   }
   if (PyBool_Check(p)) {
@@ -108,6 +114,23 @@ bool read_integers(nb::handle source, std::vector<int64_t>& out) noexcept {
     }
   } else {
     good = read(source.ptr());
+  }
+  if (!good) PyErr_Clear();
+  return good;
+}
+
+bool read_dims(nb::handle source, Shape& out) noexcept {
+  out.clear();
+  Dim alone;
+  if (read_dim(source, alone)) {
+    out.push_back(alone);
+    return true;
+  }
+  if (!PyTuple_Check(source.ptr()) && !PyList_Check(source.ptr())) return false;
+  bool good = true;
+  for (Py_ssize_t i = 0; good && i < PySequence_Size(source.ptr()); ++i) {
+    const nb::object item = nb::steal(PySequence_GetItem(source.ptr(), i));
+    if ((good = item.is_valid() && read_dim(item, alone))) out.push_back(alone);
   }
   if (!good) PyErr_Clear();
   return good;

@@ -24,15 +24,22 @@ namespace tessera::python {
 /// Lets other threads of Python run while the library does.
 using Unlocked = nb::gil_scoped_release;
 
-/// A tensor, an array, or a number that takes the dtype of the tensor beside it, as in PyTorch.
+/// A size of a captured function that is no number yet.
+struct OpenSize {
+  Dim dim;
+};
+
+/// A tensor, an array, or a number or an open size that takes the dtype of the tensor beside it, as in PyTorch.
 struct Operand {
   enum Kind { kTensor, kBool, kInt, kFloat } kind = kTensor;
   Tensor tensor;
   double number = 0;
   int64_t integer = 0;
+  Dim size = 0;  // an open one in place of the integer
   /// Whether it is a number by which operators take a floating-point tensor without making a tensor of it.
   bool is_factor_of(const Operand& other) const {
-    return kind != kTensor && kind != kBool && other.kind == kTensor && is_floating(other.tensor.dtype());
+    return kind != kTensor && kind != kBool && !size.is_symbolic() && other.kind == kTensor &&
+           is_floating(other.tensor.dtype());
   }
 };
 /// `operand` as a tensor that goes with `other`.
@@ -66,6 +73,12 @@ void copy_array(const std::array<T, N>& values, T (&out)[N]) {
 DType dtype_named(std::string_view name);
 /// Integers of a sequence, or one alone. False, without an error, where `source` is neither.
 bool read_integers(nb::handle source, std::vector<int64_t>& out) noexcept;
+/// Sizes of a tuple or a list, of which some may be open.
+bool read_dims(nb::handle source, Shape& out) noexcept;
+/// An integer or an open size. False, without an error, where `source` is neither.
+bool read_dim(nb::handle source, Dim& out) noexcept;
+/// A size as a tensor without dims.
+Tensor size_tensor(Dim size, DType dtype, Device device);
 bool read_operand(nb::handle source, Operand& out) noexcept;
 /// A string of Python. False, without an error, where `source` is none, or one that UTF-8 cannot say.
 bool read_text(nb::handle source, std::string& out) noexcept;
@@ -142,7 +155,18 @@ struct type_caster<tessera::Dims> {
   }
 };
 
-/// Symbolic sizes are strings. An integer that is no size throws when it is converted, as names do below.
+/// A number is an integer of Python.
+template <>
+struct type_caster<tessera::Dim> {
+  NB_TYPE_CASTER(tessera::Dim, const_name("int"))
+  bool from_python(handle source, uint32_t, cleanup_list*) noexcept { return tessera::python::read_dim(source, value); }
+  static handle from_cpp(tessera::Dim dim, rv_policy, cleanup_list*) noexcept {
+    if (!dim.is_symbolic()) return PyLong_FromLongLong(dim.value());
+    return cast(tessera::python::OpenSize{dim}).release();
+  }
+};
+
+/// An integer that is no size throws when it is converted, as names do below.
 template <>
 struct type_caster<tessera::Shape> {
   using Value = tessera::Shape;
@@ -151,13 +175,13 @@ struct type_caster<tessera::Shape> {
   using Cast = Value;
   bool from_python(handle source, uint32_t, cleanup_list*) noexcept {
     numbers_.clear();
-    return tessera::python::read_integers(source, numbers_);
+    dims_.clear();
+    if (tessera::python::read_integers(source, numbers_)) return true;
+    return tessera::python::read_dims(source, dims_);
   }
   static handle from_cpp(const tessera::Shape& shape, rv_policy, cleanup_list*) noexcept {
     list out;
-    for (const tessera::Dim d : shape)
-      if (d.is_symbolic()) out.append(d.to_string());
-      else out.append(d.value());
+    for (const tessera::Dim d : shape) out.append(d);
     return PyList_AsTuple(out.ptr());
   }
   template <class T>
@@ -169,10 +193,13 @@ struct type_caster<tessera::Shape> {
       return false;
     }
   }
-  explicit operator tessera::Shape() { return tessera::Shape(std::span<const int64_t>(numbers_)); }
+  explicit operator tessera::Shape() {
+    return dims_.empty() ? tessera::Shape(std::span<const int64_t>(numbers_)) : dims_;
+  }
 
  private:
   std::vector<int64_t> numbers_;
+  tessera::Shape dims_;  // where some of them are open
 };
 
 /// Pairs of numbers: one stands for both.

@@ -96,6 +96,7 @@ NB_MODULE(_C, m) {
   tessera::set_interrupt_check(&tessera::python::run_signal_handlers);
   bind_errors(m);
   bind_basics(m);
+  bind_open_size(m);
   nb::class_<tessera::Tensor> tensor(m, "Tensor", nb::dynamic_attr(), nb::is_weak_referenceable(),
                                      "A strided view of memory on a device, with an optional place in a graph.");
   bind_tensor(m, tensor);

@@ -6,6 +6,7 @@ namespace tessera::python {
 
 void bind_errors(nb::module_& m);
 void bind_basics(nb::module_& m);
+void bind_open_size(nb::module_& m);
 /// What Tensor has beside operators.
 void bind_tensor(nb::module_& m, nb::class_<Tensor>& tensor);
 /// add and sub with a factor, beside those of the headers.
@@ -37,6 +38,9 @@ void bind_ops_quantize(nb::module_& m, nb::class_<Tensor>& tensor);
 void bind_ops_recurrent(nb::module_& m, nb::class_<Tensor>& tensor);
 void bind_ops_shape(nb::module_& m, nb::class_<Tensor>& tensor);
 void bind_ops_signal(nb::module_& m, nb::class_<Tensor>& tensor);
+
+/// Whether this thread has read an open size as a number since the last time.
+bool open_size_was_read();
 
 /// A tensor on the memory of an array, by DLPack or Python's buffers. `dtype` says what its bits are where the array
 /// cannot. Throws Error where it is none, read-only, or of a dtype that is not there.

@@ -1,5 +1,8 @@
 // Model files.
+#include <exception>
+
 #include "module.h"
+#include "tessera/observer.h"
 
 namespace tessera::python {
 namespace {
@@ -39,6 +42,59 @@ nb::dict run(const onnx::Model& model, const nb::args& by_place, const nb::dict&
   for (size_t i = 0; i < model.outputs().size(); ++i) {
     const std::string& name = model.outputs()[i].name;
     out[name.c_str()] = value_for_python(given.empty() ? outputs[i] : named[name]);
+  }
+  return out;
+}
+
+// The module that the exception on its way left first.
+struct ModuleOfError : Observer {
+  std::string path;
+  void entered(const std::string&) override { path.clear(); }
+  void left(const std::string& module) override {
+    if (std::uncaught_exceptions() > 0 && path.empty()) path = module;
+  }
+};
+
+// What an exception of Python says, in one line where an open size was read as a number; empty: it is none of ours.
+std::string told(const nb::python_error& e, nb::handle error) {
+  const std::string text = nb::cast<std::string>(nb::str(e.value()));
+  const auto has = [&](const char* part) { return text.find(part) != text.npos; };
+  const std::string advice = "; the model reads it, so it must be fixed";
+  if (e.matches(PyExc_TypeError) && has("incompatible function arguments") && open_size_was_read())
+    return text.substr(0, text.find("()") + 2) + " takes numbers, and was given an open size" + advice;
+  if (e.type().ptr() != error.ptr()) return "";
+  return has("is open, and") || has("is symbolic") ? text + advice : text;
+}
+
+void save_module(const nn::Module& module, const Tensors& inputs, const std::string& path,
+                 const onnx::SaveOptions& options) {
+  ModuleOfError of_error;
+  const Observing observing(of_error);
+  (void)open_size_was_read();  // before
+  try {
+    const Unlocked unlocked;
+    onnx::save(module, inputs, path, options);
+  } catch (nb::python_error& e) {
+    const nb::object error = nb::module_::import_("tessera._C").attr("Error");
+    const std::string why = told(e, error);
+    if (why.empty()) throw;
+    const std::string where = of_error.path.empty() ? "" : "module \"" + of_error.path + "\": ";
+    nb::raise_from(e, error.ptr(), "%s: %s%s", path.c_str(), where.c_str(), why.c_str());
+  }
+}
+
+// Which dims of an input are open, and their names.
+using OpenDims = std::map<int64_t, std::string>;
+
+Tensors opened(const Tensors& inputs, const std::vector<OpenDims>& names) {
+  Tensors out = inputs;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (i >= inputs.size())
+      throw Error("save: open sizes of " + std::to_string(names.size()) + " inputs, and there are " +
+                  std::to_string(inputs.size()));
+    Shape shape = inputs[i].shape();
+    for (const auto& [dim, name] : names[i]) shape[normalize_dim("save", dim, shape)] = Dim::symbol(name, 1);
+    out[i] = empty(shape, inputs[i].dtype(), meta(inputs[i].device()));
   }
   return out;
 }
@@ -83,14 +139,15 @@ void bind_onnx(nb::module_& parent) {
   m.def(
       "save",
       [](const nn::Module& module, const Tensors& inputs, const std::string& path, int64_t opset,
-         const std::string& batch, std::vector<std::string> input_names, std::vector<std::string> output_names) {
+         const std::string& batch, std::vector<std::string> input_names, std::vector<std::string> output_names,
+         const std::vector<OpenDims>& open) {
         const onnx::SaveOptions options{
             .opset = opset, .batch = batch, .inputs = std::move(input_names), .outputs = std::move(output_names)};
-        onnx::save(module, inputs, path, options);
+        save_module(module, opened(inputs, open), path, options);
       },
       nb::arg("module"), nb::arg("inputs"), nb::arg("path"), nb::arg("opset") = 20, nb::arg("batch") = "batch",
       nb::arg("input_names") = std::vector<std::string>{}, nb::arg("output_names") = std::vector<std::string>{},
-      nb::call_guard<Unlocked>());
+      nb::arg("open") = std::vector<OpenDims>{});
   m.def("inspect", &onnx::inspect, nb::arg("path"), nb::call_guard<Unlocked>(),
         "What a file holds, whether it can run here or not.");
 }

@@ -21,10 +21,12 @@ struct Places {
   }
 };
 
-Tensor counted_from_start(const Tensor& index, int64_t size) {
+Tensor number(Dim n, Device device) {
+  return n.is_symbolic() ? size_tensor(n, Int64, device) : full({}, static_cast<double>(n.value()), Int64, device);
+}
+Tensor counted_from_start(const Tensor& index, Dim size) {
   const Tensor wide = index.to(Int64);
-  const auto number = [&](int64_t n) { return full({}, static_cast<double>(n), Int64, index.device()); };
-  return where(lt(wide, number(0)), add(wide, number(size)), wide);
+  return where(lt(wide, number(0, index.device())), add(wide, number(size, index.device())), wide);
 }
 
 int64_t integer(nb::handle item) {
@@ -33,11 +35,29 @@ int64_t integer(nb::handle item) {
   return nb::cast<int64_t>(index);
 }
 
+// A slice of an open size, or by one.
+Tensor sliced_by_dims(const Tensor& x, int64_t dim, const std::array<nb::object, 3>& parts, bool& turned) {
+  const auto read = [](nb::handle part, Dim otherwise) {
+    Dim value = otherwise;
+    if (!part.is_none() && !read_dim(part, value)) (void)integer(part);
+    return value;
+  };
+  const int64_t step = parts[2].is_none() ? 1 : integer(parts[2]);
+  turned = step == -1 && parts[0].is_none() && parts[1].is_none();
+  if (turned) return x;
+  if (step < 1) throw Error("index: a slice of " + to_string(x.shape()) + " with step " + std::to_string(step));
+  return slice(x, dim, read(parts[0], 0), read(parts[1], x.shape()[dim]), step);
+}
+
 // The elements of a slice in ascending order; `turned` says whether they are wanted in the other one.
 Tensor sliced(const Tensor& x, int64_t dim, nb::handle item, bool& turned) {
+  const auto is_open = [](nb::handle part) { return nb::isinstance<OpenSize>(part); };
+  const std::array<nb::object, 3> parts{item.attr("start"), item.attr("stop"), item.attr("step")};
+  if (std::all_of(parts.begin(), parts.end(), [](const nb::object& part) { return part.is_none(); })) return x;
+  if (x.shape()[dim].is_symbolic() || std::any_of(parts.begin(), parts.end(), is_open))
+    return sliced_by_dims(x, dim, parts, turned);
   Py_ssize_t start, stop, step;
   if (PySlice_Unpack(item.ptr(), &start, &stop, &step) < 0) throw nb::python_error();
-  if (start == 0 && stop == PY_SSIZE_T_MAX && step == 1) return x;  // whatever its size is, which may be open
   const Py_ssize_t n = PySlice_AdjustIndices(x.size(dim), &start, &stop, step);
   turned = step < 0;
   if (n == 0) return slice(x, dim, 0, 0);
@@ -101,7 +121,7 @@ Places places(const Tensor& x, nb::handle key, bool to_write) {
       out.apart = out.apart || (last >= 0 && position != last + 1);
       last = position;
       if (index.dtype() != Bool) {
-        out.indices.emplace_back(dim, counted_from_start(index, out.view.size(dim)));
+        out.indices.emplace_back(dim, counted_from_start(index, out.view.shape()[dim]));
         ++dim;
         continue;
       }
@@ -115,6 +135,11 @@ Places places(const Tensor& x, nb::handle key, bool to_write) {
           throw Error("index: a mask " + to_string(index.shape()) + " for dims of " + to_string(out.view.shape()));
       const Tensor where_true = nonzero(index);
       for (int64_t d = 0; d < index.dim(); ++d) out.indices.emplace_back(dim++, select(where_true, 1, d));
+    } else if (nb::isinstance<OpenSize>(item)) {
+      const Dim i = object_of<OpenSize>(item).dim;
+      out.view = squeeze(slice(out.view, dim, i, i + 1), dim);
+    } else if (out.view.shape()[dim].is_symbolic()) {
+      out.view = select(out.view, dim, integer(item));
     } else {
       const int64_t i = integer(item), n = out.view.size(dim);
       if (i < -n || i >= n)
@@ -136,6 +161,23 @@ Tensor rows_of_indices(const Places& at) {
   return stack(parts, -1);
 }
 
+// What rows [..., k] of indices find in the first k dims, of which some may be open.
+Tensor gathered(const Tensor& front, const Tensor& rows) {
+  const int64_t k = rows.size(-1);
+  const Shape &from = front.shape(), found(rows.shape().begin(), rows.shape().end() - 1);
+  if (!Shape(from.begin(), from.begin() + k).is_symbolic()) return gather_nd(front, rows);
+  Tensor flat = select(rows, -1, 0);
+  Dim count = from[0];
+  for (int64_t d = 1; d < k; ++d) {
+    flat = add(mul(flat, number(from[d], rows.device())), select(rows, -1, d));
+    count = count * from[d];
+  }
+  Shape lines{count}, out = found;
+  lines.append(from.begin() + k, from.end());
+  out.append(from.begin() + k, from.end());
+  return reshape(index_select(reshape(front, lines), 0, reshape(flat, {-1})), out);
+}
+
 Tensor get(const Tensor& x, nb::handle key) {
   const Places at = places(x, key, false);
   const Unlocked unlocked;
@@ -150,13 +192,13 @@ Tensor get(const Tensor& x, nb::handle key) {
     for (int64_t d = first + 1; d < at.view.dim(); ++d) shape.push_back(at.view.shape()[d]);
     return reshape(flat, shape);
   }
-  const Tensor gathered = gather_nd(at.in_front(), rows);
-  if (at.apart || first == 0) return gathered;
+  const Tensor taken = gathered(at.in_front(), rows);
+  if (at.apart || first == 0) return taken;
   Dims order;
   for (int64_t d = 0; d < first; ++d) order.push_back(found + d);
   for (int64_t d = 0; d < found; ++d) order.push_back(d);
-  for (int64_t d = found + first; d < gathered.dim(); ++d) order.push_back(d);
-  return permute(gathered, order);
+  for (int64_t d = found + first; d < taken.dim(); ++d) order.push_back(d);
+  return permute(taken, order);
 }
 
 void set(Tensor& x, nb::handle key, nb::handle given) {

@@ -135,7 +135,7 @@ void define_values(nb::class_<Tensor>& tensor) {
       .def("__len__",
            [](const Tensor& t) {
              if (t.dim() == 0) throw nb::type_error("a tensor without dims has no length");
-             return t.size(0);
+             return t.shape()[0];
            })
       .def("__hash__", [](const Tensor& t) { return reinterpret_cast<size_t>(t.ref().get()) >> 4; })
       .def("__repr__",
@@ -198,9 +198,11 @@ void define_shape(nb::class_<Tensor>& tensor) {
           "mT", [](const Tensor& t) { return t.transpose(-2, -1); }, "The last two dims exchanged.")
       .def_prop_ro("mH", [](const Tensor& t) { return t.transpose(-2, -1); })
       .def("dim", &Tensor::dim)
-      .def("numel", &Tensor::numel)
+      .def("numel", [](const Tensor& t) { return t.shape().numel(); })
       .def("size", [](const Tensor& t) { return t.shape(); })
-      .def("size", &Tensor::size, nb::arg("dim"))
+      .def(
+          "size", [](const Tensor& t, int64_t dim) { return t.shape()[normalize_dim("size", dim, t.shape())]; },
+          nb::arg("dim"))
       .def("stride",
            [](const Tensor& t) {
              nb::list out;

@@ -120,6 +120,11 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: DT
     """[n]: start, start + step, ... below end; i64 for integers, otherwise f32."""
     if end is None:
         start, end = 0, start
+    if any(isinstance(n, _C.OpenSize) for n in (start, end, step)):
+        count = -((start - end) // step)
+        places = _C.cumsum(_C.full((count,), 1.0, _C.dtype.int64, device), 0) - 1
+        made = places * step + start
+        return made if dtype is None else made.to(dtype)
     whole = all(isinstance(n, int) for n in (start, end, step))
     return _C.arange(start, end, step, dtype or (_C.dtype.int64 if whole else _C.dtype.float32), device)
 
@@ -179,6 +184,8 @@ def scalar_tensor(value: float, *, dtype: DTypeLike | None = dtype.float32, devi
 def eye(n: int, m: int | None = None, *, dtype: DTypeLike | None = dtype.float32, device: DeviceLike | None = None, requires_grad:
         bool = False) -> Tensor:
     """[n, m] with ones on the diagonal; m is n unless given."""
+    if isinstance(n, _C.OpenSize) or isinstance(m, _C.OpenSize):
+        return _C.tril(_C.triu(ones(n, n if m is None else m, dtype=dtype, device=device)))
     return _finish(_C.eye(n, -1 if m is None else m, 0, dtype, device), requires_grad)
 
 

@@ -5,7 +5,7 @@ from . import _C
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ._types import Any, DTypeLike, DeviceLike, PathLike, Sequence
+    from ._types import Any, DTypeLike, DeviceLike, Mapping, PathLike, Sequence
 
 Model = _C._onnx.Model
 Port = _C._onnx.Port
@@ -33,14 +33,16 @@ load = load_onnx
 
 
 def save(module: Any, inputs: Any, path: PathLike, *, opset: int = 20, batch: str = "batch", input_names: Sequence[str] = (),
-         output_names: Sequence[str] = ()) -> None:
+         output_names: Sequence[str] = (), open: Sequence[Mapping[int, str]] = ()) -> None:
     """Writes what a module computes in evaluation of such inputs, one tensor or several.
 
     The first size of the first input stays open under the name of `batch`, and so do equal first sizes of others; with "" all
-    sizes are fixed. Throws Unsupported, which names what ONNX lacks.
+    sizes are fixed. `open` names for each input the dims whose sizes are open, as [{0: "batch", 1: "tokens"}], in place of
+    `batch`. Throws Unsupported, which names what ONNX lacks.
     """
     inputs = (inputs,) if isinstance(inputs, _C.Tensor) else tuple(inputs)
-    _C._onnx.save(module, inputs, str(path), opset, batch, list(input_names), list(output_names))
+    _C._onnx.save(module, inputs, str(path), opset, batch, list(input_names), list(output_names),
+                   [dict(one) for one in open] + [{}] * (len(inputs) - len(open) if open else 0))
 
 
 export = save

@@ -99,7 +99,7 @@ def ravel(input: Tensor) -> Tensor:
 
 def cat(tensors: Sequence[Tensor], dim: Dims | None = 0) -> Tensor:
     """Joined along `dim`; the dtypes are promoted, and empty 1-d tensors are passed over."""
-    parts = [p for p in tensors if p.shape != (0,)]
+    parts = [p for p in tensors if p.ndim != 1 or isinstance(p.shape[0], _C.OpenSize) or p.shape[0]]
     return _C.concat(parts, dim) if parts else list(tensors)[0]
 
 
@@ -108,7 +108,7 @@ def stack(tensors: Sequence[Tensor], dim: Dims | None = 0) -> Tensor:
 
 
 def split(input: Tensor, split_size_or_sections: Dims, dim: int = 0) -> tuple[Tensor, ...]:
-    if isinstance(split_size_or_sections, int):
+    if isinstance(split_size_or_sections, (int, _C.OpenSize)):
         return _C.split(input, split_size_or_sections, dim)
     ends = [0]
     for size in split_size_or_sections:
@@ -150,18 +150,29 @@ def dsplit(input: Tensor, indices_or_sections: Dims | Tensor) -> tuple[Tensor, .
 
 def narrow(input: Tensor, dim: int, start: int | Tensor, length: int) -> Tensor:
     """`length` elements along `dim` from `start` on, a view."""
-    start = int(start) + (input.shape[dim] if start < 0 else 0)
+    start = start.item() if isinstance(start, Tensor) else start
+    start = start + input.shape[dim] if start < 0 else start
     return _C.slice(input, dim, start, start + length)
 
 
+def _times(input, counts):
+    if not builtins.any(isinstance(n, _C.OpenSize) for n in (*counts, *input.shape)):
+        return _C.repeat(input, counts)
+    sizes = (1,) * (len(counts) - input.ndim) + input.shape
+    each = list(zip(counts, sizes))
+    apart = input.reshape([n for size in sizes for n in (1, size)]).expand([n for pair in each for n in pair])
+    return apart.reshape([count * size for count, size in each])
+
+
 def repeat(input: Tensor, *counts: Dims) -> Tensor:
-    return _C.repeat(input, _listed(counts))
+    counts = _listed(counts)
+    return _times(input, counts if isinstance(counts, (tuple, list)) else (counts,))
 
 
 def tile(input: Tensor, *dims: Dims) -> Tensor:
     """The tensor repeated so often along its last dims."""
     counts = tuple(_listed(dims))
-    return _C.repeat(input, (1,) * (input.ndim - len(counts)) + counts)
+    return _times(input, (1,) * (input.ndim - len(counts)) + counts)
 
 
 def repeat_interleave(input: Tensor, repeats: int | Tensor, dim: int | None = None, *, output_size: int | None = None) -> Tensor:
@@ -169,6 +180,11 @@ def repeat_interleave(input: Tensor, repeats: int | Tensor, dim: int | None = No
         input, dim = input.reshape((-1,)), 0
     if isinstance(repeats, Tensor) and repeats.numel() == 1:
         repeats = int(repeats.item())
+    if isinstance(repeats, _C.OpenSize):
+        sizes = list(input.shape)
+        sizes[dim] = sizes[dim] * repeats
+        dim %= input.ndim
+        return input.unsqueeze(dim + 1).expand([*input.shape[:dim + 1], repeats, *input.shape[dim + 1:]]).reshape(sizes)
     return _C.repeat_interleave(input.reshape((1,)) if input.ndim == 0 else input, repeats, dim)
 
 
@@ -261,10 +277,10 @@ def meshgrid(*tensors: Tensor, indexing: str = "ij") -> tuple[Tensor, ...]:
 
 def broadcast_shapes(*shapes: Dims) -> tuple[int, ...]:
     """The shape to which all of these broadcast."""
-    shapes = [(s,) if isinstance(s, int) else tuple(s) for s in shapes]
+    shapes = [(s,) if isinstance(s, (int, _C.OpenSize)) else tuple(s) for s in shapes]
     n, out = builtins.max(map(len, shapes), default=0), []
     for sizes in zip(*((1,) * (n - len(s)) + s for s in shapes)):
-        wide = {s for s in sizes if s != 1}
+        wide = {s for s in sizes if isinstance(s, _C.OpenSize) or s != 1}
         if len(wide) > 1:
             raise _C.Error(f"broadcast_shapes: shapes do not broadcast: {', '.join(map(str, shapes))}")
         out.append(wide.pop() if wide else 1)

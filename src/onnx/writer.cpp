@@ -152,6 +152,12 @@ Name GraphWriter::dim(Dim d) {
       return nodes("Mul", {dim(known), dim(quotient)}, 1)[0];
     if (!rest.is_symbolic()) return nodes("Add", {dim(known), dim(rest)}, 1)[0];
   }
+  for (const Dim s : d.symbols()) {  // a polynomial, by Horner's rule
+    const Dim rest = d.substitute(s.name(), 0), factor = (d - rest) / s;
+    if (d == s || !(factor * s + rest == d)) continue;
+    const Name product = factor == Dim(1) ? dim(s) : nodes("Mul", {dim(s), dim(factor)}, 1)[0];
+    return rest == Dim(0) ? product : nodes("Add", {product, dim(rest)}, 1)[0];
+  }
   refuse(fmt::format("needs the size {}, which no value has", d.to_string()));
 }
 
