@@ -39,6 +39,61 @@ void set(NodeProto& node, std::string_view name, std::vector<int64_t> values) {
   node.attributes.push_back(a);
 }
 
+// ---- products of integers
+
+/// f(y) of a [n, k] of u8 or i8 and a known b [k, 3], in steps of which each is there or not.
+struct IntegerProduct {
+  DType dtype = UInt8;
+  int64_t k = 700;
+  int64_t least = -128;  // of b, which reaches 127
+  bool a_zero = true, b_zero = true, by_column = false, scaled = true, bias = true, seen = false;
+
+  ModelMaker made() const {
+    ModelMaker m;
+    const auto bytes = [&](const std::string& name, std::vector<int64_t> dims, const Tensor& values, DType type) {
+      TensorProto& t = m.graph().initializers.emplace_back();
+      t.dims = std::move(dims), t.data_type = data_type_of(type), t.name = m.keep(name);
+      for (const int64_t v : values.to_vector<int64_t>()) t.int32_data.push_back(static_cast<int32_t>(v));
+    };
+    Generator g(7);
+    m.input("a", {-1, k}, data_type_of(dtype)).output("y", {-1, 3}, data_type_of(scaled ? Float32 : Int32));
+    bytes("b", {k, 3}, randint(least, 128, {k, 3}, g), Int8);
+    if (a_zero) bytes("az", {}, full({}, 77, Int64), dtype);
+    if (b_zero && by_column) bytes("bz", {3}, randint(-9, 9, {3}, g), Int8);
+    if (b_zero && !by_column) bytes("bz", {}, full({}, -3, Int64), Int8);
+    m.add("MatMulInteger", {"a", "b", a_zero ? "az" : "", b_zero ? "bz" : ""}, {scaled ? "s" : "y"});
+    if (seen) m.output("s", {-1, 3}, data_type_of(Int32));
+    if (!scaled) return m;
+    m.add("Cast", {"s"}, {"f"}).attributes.push_back(attribute("to", kFloat));
+    m.weight("scale", {1}, {0.37f}).weight("bias", {3}, {1e3f, -2, 0.5f});
+    m.add("Mul", {"scale", "f"}, {bias ? "m" : "y"});
+    if (bias) m.add("Add", {"m", "bias"}, {"y"});
+    return m;
+  }
+};
+TEST(OnnxOptimize, ProductsOfIntegersAreOneCall) {
+  for (const IntegerProduct& p :
+       {IntegerProduct{}, IntegerProduct{.dtype = Int8}, IntegerProduct{.k = 3001, .least = 100},
+        IntegerProduct{.by_column = true}, IntegerProduct{.a_zero = false, .b_zero = false, .bias = false},
+        IntegerProduct{.k = 1, .scaled = false}, IntegerProduct{.k = 999, .least = 120, .scaled = false}}) {
+    const ModelMaker m = p.made();
+    EXPECT_EQ(loaded(m).calls(), (std::map<std::string, int64_t>{{"IntegerLinear", 1}}));
+    for (const int64_t rows : {0, 1, 5}) {
+      Generator g(1);
+      const Tensor a =
+          (p.dtype == Int8 ? randint(-128, 128, {rows, p.k}, g) : randint(180, 256, {rows, p.k}, g)).to(p.dtype);
+      const Tensor got = loaded(m).run({a})[0].tensor(), want = loaded(m, false).run({a})[0].tensor();
+      EXPECT_EQ(got.dtype(), want.dtype());
+      EXPECT_EQ(got.shape(), want.shape());
+      EXPECT_EQ(got.to_vector<double>(), want.to_vector<double>()) << p.k;  // every bit
+    }
+  }
+  EXPECT_EQ(loaded(IntegerProduct{.seen = true}.made()).calls(),
+            (std::map<std::string, int64_t>{{"IntegerLinear", 1}, {"Cast", 1}, {"Mul", 1}, {"Add", 1}}));
+  const Tensor narrow = zeros({2, 699}, UInt8);
+  EXPECT_THROW(loaded(IntegerProduct{}.made()).run({narrow}), Error);
+}
+
 // ---- activations
 
 /// A model of one input x and its output y, with numbers named by what they are.

@@ -1,6 +1,6 @@
 // Quantised tensors: exact, as their definitions have it.
 #include "onnx/handler.h"
-#include "onnx/handlers/zero_point.h"
+#include "tessera/ops.h"
 #include "tessera/ops_quantize.h"
 
 namespace tessera::onnx {
@@ -33,9 +33,9 @@ Tensor of_rows(const Tensor& point) {
   return point.defined() && point.dim() == 1 && point.numel() > 1 ? unsqueeze(point, 1) : point;
 }
 Values quantised_product(const Call& c) {
-  const Tensor a = mul(less_zero(c.in(0), of_rows(c.in(2))), cast(of_rows(c.in(1)), Float64)),
-               b = mul(less_zero(c.in(3), c.in(5)), cast(c.in(4), Float64));
-  const Tensor y = div(matmul(a, b), cast(c.in(6), Float64));
+  const auto wide = [](const Tensor& t) { return cast(t, Float64); };
+  const Tensor sums = wide(integer_matmul(c.in(0), c.in(3), c.in(2), c.in(5)));
+  const Tensor y = div(mul(mul(sums, wide(of_rows(c.in(1)))), wide(c.in(4))), wide(c.in(6)));
   return {quantize(y, full({}, 1, Float64, y.device()), c.in(7), small_integer(c, c.in(7).dtype()))};
 }
 

@@ -1,8 +1,8 @@
 // Convolutions and pools.
 #include "onnx/handlers/window.h"
 
-#include "onnx/handlers/zero_point.h"
-#include "tessera/ops_quantize.h"
+#include "ops/exact_products.h"
+#include "ops/map_graph.h"
 #include "tessera/ops_shape.h"
 
 namespace tessera::onnx {
@@ -80,20 +80,30 @@ Tensor of_filters(const Tensor& t, const Tensor& weight) {
   while (shape.rank() < weight.dim()) shape.push_back(1);
   return reshape(t, shape);
 }
-Values convolve_integers(const Call& c) {
-  return {integer_conv(c.in(0), c.in(1), c.optional(2), c.optional(3), conv_options(c, c.in(0).shape(), c.in(1)))};
+/// Of x and a weight less their zero points, in i32.
+Tensor integer_sums(const Call& c, const Tensor& x, const Tensor& x_zero, const Tensor& weight, const Tensor& zero) {
+  const ConvOptions options = conv_options(c, x.shape(), weight);
+  if (!is_exact_in_f32(x)) return integer_conv(x, weight, x_zero, zero, options);
+  return exact_conv(integers_in_f32(c.op(), x, x_zero), integers_in_f32(c.op(), weight, of_filters(zero, weight)),
+                    options, c.flag("sums_fit", false));
 }
+Values convolve_integers(const Call& c) { return {integer_sums(c, c.in(0), c.optional(2), c.in(1), c.optional(3))}; }
 /// x: the input, with channels before its pixels.
 Tensor convolved_quantised(const Call& c, const Tensor& x) {
-  const Tensor scale = mul(cast(c.in(1), Float64), cast(of_filters(c.in(4), c.in(3)), Float64));
-  const Tensor weight = less_zero(c.in(3), of_filters(c.in(5), c.in(3)));
-  const Tensor bias = c.has(8) ? cast(c.in(8), Float64) : Tensor();
-  const Tensor sums = conv(less_zero(x, c.in(2)), weight, bias, conv_options(c, x.shape(), weight));
-  const Tensor factor =
-      scale.numel() == 1 ? scale : reshape(scale, Shape(scale.shape().begin(), scale.shape().end() - 1));
-  const Tensor y = add(round(div(mul(sums, factor), cast(c.in(6), Float64))), cast(c.in(7), Float64));
+  const Tensor sums = integer_sums(c, x, c.in(2), c.in(3), c.in(5));
+  const auto of_channels = [&](const Tensor& t) {
+    const Tensor wide = of_filters(t, sums);
+    return wide.numel() == 1 ? reshape(wide, {}) : squeeze(wide, wide.dim() - 1);
+  };
+  const Tensor bias = c.has(8) ? of_channels(c.in(8)) : zeros({}, Int32, x.device());
   const bool is_signed = c.in(7).dtype() == Int8;
-  return cast(clamp(y, is_signed ? -128 : 0, is_signed ? 127 : 255), c.in(7).dtype());
+  return map_elements(
+      {sums, bias, reshape(c.in(1), {}), of_channels(c.in(4)), reshape(c.in(6), {}), reshape(c.in(7), {})}, Float64,
+      c.in(7).dtype(),
+      [](const Tensor& v, const Tensor& b, const Tensor& of_x, const Tensor& of_weight, const Tensor& of_y,
+         const Tensor& zero, double low,
+         double high) { return clamp(add(round(div(mul(add(v, b), mul(of_x, of_weight)), of_y)), zero), low, high); },
+      is_signed ? -128.0 : 0.0, is_signed ? 127.0 : 255.0);
 }
 Values convolve_quantised(const Call& c) { return {convolved_quantised(c, c.in(0))}; }
 /// ONNX Runtime's, whose images may lie channels last.

@@ -1,10 +1,12 @@
 // Convolutions and what is behind them.
 #include <cmath>
 
+#include "onnx/handlers/microsoft.h"
 #include "onnx/handlers/window.h"
 #include "onnx/optimize/rewriter.h"
 #include "ops/conv.h"
 #include "ops/conv_act.h"
+#include "ops/exact_products.h"
 #include "tessera/ops.h"
 
 namespace tessera::onnx {
@@ -104,6 +106,23 @@ void fold_bias(Rewriter& r, int at) {
                      {conv.in[0], conv.in[1], r.add_constant(contiguous(reshape(added, {filters.size(0)})))},
                      conv.attributes);
   }
+}
+
+// Integers whose sums are known to be small take one convolution in f32.
+void mark_small_sums(Rewriter& r, int at) {
+  const bool quantised = r.is(at, "QLinearConv") || r.is(at, "QLinearConv", kMicrosoft);
+  if (!quantised && !r.is(at, "ConvInteger")) return;
+  const Step& conv = r.step(at);
+  const size_t w = quantised ? 3 : 1, z = w + 2;
+  const bool has_zero = z < conv.in.size() && conv.in[z] >= 0;
+  const Tensor filters = r.constant(conv, w), zero = r.constant(conv, z);
+  if (!filters.defined() || filters.dim() < 3 || size_of(filters.dtype()) != 1 || filters.dtype() == Bool) return;
+  if (has_zero && (!zero.defined() || (zero.numel() != 1 && zero.numel() != filters.size(0)))) return;
+  const Tensor rows = flatten(filters, 1);
+  if (!sums_fit(integers_in_f32("ConvInteger", rows, has_zero ? reshape(zero, {-1, 1}) : Tensor()))) return;
+  std::vector<AttributeProto> attributes = conv.attributes;
+  attributes.push_back({.name = "sums_fit", .type = kIntAttribute, .i = 1});
+  r.replace(at, at, conv.entry, std::vector<int>(conv.in), std::move(attributes));
 }
 
 void lay_filters(Rewriter& r, int at) {

@@ -1,6 +1,11 @@
 // Products with weights, and what is behind them.
+#include "core/capture_state.h"
 #include "onnx/handlers/microsoft.h"
 #include "onnx/optimize/rewriter.h"
+#include "onnx/tensors.h"
+#include "ops/exact_products.h"
+#include "ops/map_graph.h"
+#include "tessera/autocast.h"
 #include "tessera/ops.h"
 #include "tessera/packing.h"
 
@@ -25,6 +30,54 @@ Values attention_of_packed(const Call& c) {
                        {.mask = 3, .past = 4, .scores_bias = 5});
 }
 constexpr Entry attention_entry{"Attention", 1, attention_of_packed, "tessera"};
+
+/// The same with the known integers as they were, for captured functions.
+Values integer_linear_as_given(const Call& c) {
+  Tensor b;
+  {
+    const PauseCapture now;
+    Tensors parts;
+    for (size_t i = 5; i < c.inputs(); ++i) parts.push_back(contiguous(c.in(i)));
+    const Tensor less = transpose(concat(parts, 1), 0, 1);
+    const bool is_signed = c.has(4) ? c.in(4).dtype() == Int8 : amin(less).item() < 0;
+    b = contiguous(cast(c.has(4) ? add(less, cast(c.in(4), Float32)) : less, is_signed ? Int8 : UInt8));
+  }
+  Tensor y = integer_matmul(c.in(0), b, c.optional(1), c.optional(4));
+  if (c.has(2)) y = mul(cast(y, Float32), c.in(2));
+  return {c.has(3) ? add(y, c.in(3)) : y};
+}
+
+/// The sum of a [..., k] less its zero point with known integers, which lie in f32 as parts [n, k of each]: a_zero?,
+/// scale?, bias?, the zero point of the known ones?, parts. Partial sums of a part are integers up to 2^24, so exact.
+/// Without a scale i32.
+Values integer_linear(const Call& c) {
+  const amp::NoAutocast exact;
+  const Tensor& given = c.in(0);
+  const Tensor a = given.dim() == 1 ? unsqueeze(given, 0) : given;
+  Tensor point = c.optional(1);
+  if (c.has(1) && point.dim() == 1) point = point.numel() == 1 ? reshape(point, {}) : unsqueeze(point, 1);
+  Tensor sum;
+  int64_t at = 0;
+  if (given.device().meta) return integer_linear_as_given(c);
+  for (size_t i = 5; i < c.inputs(); ++i) {
+    const int64_t end = at + c.in(i).size(1);
+    const Tensor part = c.inputs() == 6 ? a : slice(a, -1, at, end);
+    if (a.size(-1) < end) c.fail("inner dimensions differ: {} and {}", describe(given), c.in(i).size(1));
+    Tensor y = linear(integers_in_f32("MatMulInteger", part, point), c.in(i));
+    if (c.inputs() > 6) y = cast(y, Int32);
+    sum = sum.defined() ? add(sum, y) : y;
+    at = end;
+  }
+  if (a.size(-1) != at) c.fail("inner dimensions differ: {} and {}", describe(given), at);
+  if (given.dim() == 1) sum = squeeze(sum, 0);
+  if (!c.has(2)) return {cast(sum, Int32)};
+  sum = cast(sum, Float32);
+  if (!c.has(3)) return {mul(sum, c.in(2))};
+  return {
+      map_elements({sum, c.in(2), c.in(3)}, Float32, Float32,
+                   [](const Tensor& x, const Tensor& scale, const Tensor& bias) { return add(mul(x, scale), bias); })};
+}
+constexpr Entry integer_entry{"IntegerLinear", 1, integer_linear, "tessera"};
 
 bool is_row(const Tensor& t, int64_t width, DType dtype) {
   return t.defined() && t.dim() == 1 && t.size(0) == width && t.dtype() == dtype;
@@ -53,6 +106,7 @@ void ProductFuser::fuse(int at) {
     const int bias = step.in.size() > 5 ? step.in[5] : -1;
     return fuse_behind(at, packed, bias, integer_of(step, "N", 0), r_.constant(step, 2).dtype());
   }
+  if (r_.is(at, "MatMulInteger")) return fuse_integers(at);
   const bool gemm = r_.is(at, "Gemm");
   if (!gemm && !r_.is(at, "MatMul")) return;
   const Tensor weight = r_.constant(step, 1);
@@ -91,6 +145,31 @@ void ProductFuser::fuse_behind(int at, int weight, int bias, int64_t width, DTyp
   }
   r_.replace(last, at, &linear_entry, {r_.step(at).in[0], weight, bias, residual},
              {{.name = "activation", .type = kIntAttribute, .i = static_cast<int64_t>(activation)}});
+}
+
+/// A product of integers with known ones, and what makes floats of it: Cast, Mul by a scale, Add of a bias.
+void ProductFuser::fuse_integers(int at) {
+  const Step& step = r_.step(at);
+  const auto has = [&](size_t i) { return i < step.in.size() && step.in[i] >= 0; };
+  const Tensor b = r_.constant(step, 1), point = r_.constant(step, 3);
+  if (!has(0) || !b.defined() || b.dim() != 2 || b.numel() == 0 || (b.dtype() != Int8 && b.dtype() != UInt8) ||
+      (has(3) && (!point.defined() || (point.numel() != 1 && !is_row(point, b.size(1), b.dtype())))))
+    return;
+  const Tensor less = integers_in_f32("MatMulInteger", b, has(3) ? reshape(point, {-1}) : Tensor());
+  std::vector<int> in{step.in[0], has(2) ? step.in[2] : -1, -1, -1, has(3) ? step.in[3] : -1};
+  for (const Tensor& part : parts_that_fit(transpose(less, 0, 1))) in.push_back(r_.add_constant(pack_linear(part)));
+  int last = at;
+  const auto value = [&] { return r_.step(last).out[0]; };
+  const int converted = r_.only_user(value(), "Cast");
+  if (converted >= 0 && integer_of(r_.step(converted), "to", 0) == data_type_of(Float32)) {
+    const int scaled = r_.only_user(r_.step(converted).out[0], "Mul");
+    const int scale = scaled < 0 ? -1 : other_input(r_.step(scaled), r_.step(converted).out[0]);
+    if (scale >= 0) last = scaled, in[2] = scale;
+    const int added = scale < 0 ? -1 : r_.only_user(value(), "Add");
+    const int bias = added < 0 ? -1 : other_input(r_.step(added), value());
+    if (bias >= 0 && bias != value()) last = added, in[3] = bias;
+  }
+  r_.replace(last, at, &integer_entry, std::move(in));
 }
 
 /// The projection of ONNX Runtime's attention, where nothing sees its keys and values.

@@ -206,7 +206,7 @@ void optimize(Graph& graph, DType products) {
   each(fuse_batch_norm_relu, fuse_attention);
   ProductFuser products_of(r);
   each([&](Rewriter&, int at) { products_of.fuse(at); });
-  each(lay_filters, fuse_convolution);
+  each(lay_filters, fuse_convolution, mark_small_sums);
   r.finish();
 }
 

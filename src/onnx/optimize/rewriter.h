@@ -99,6 +99,8 @@ void fuse_attention(Rewriter& r, int at);
 void fold_batch_norm(Rewriter& r, int at);
 /// A number for each channel that is added behind a convolution without a bias is its bias.
 void fold_bias(Rewriter& r, int at);
+/// Convolutions of integers whose sums are exact in f32 are told so.
+void mark_small_sums(Rewriter& r, int at);
 /// Filters lie as images do: channels last.
 void lay_filters(Rewriter& r, int at);
 /// A convolution with the residual and the activation behind it.
@@ -115,6 +117,7 @@ class ProductFuser {
   int packed_of(int slot, const Tensor& weight, bool turned);
   int packed_of_blocks(const Step& step);
   void fuse_projection(int at);
+  void fuse_integers(int at);
   void fuse_behind(int at, int weight, int bias, int64_t width, DType dtype);
   Rewriter& r_;
   std::vector<std::tuple<int, bool, int>> packed_;
