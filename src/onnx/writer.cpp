@@ -140,6 +140,20 @@ Name GraphWriter::constant(const Tensor& value) {
   return it != constants_.end() ? it->second : constants_.emplace(key, add()).first->second;
 }
 
+const GraphNode* GraphWriter::maker(int32_t value) const {
+  for (const GraphNode& node : graph_.nodes)
+    if (std::find(node.outputs.begin(), node.outputs.end(), value) != node.outputs.end()) return &node;
+  return nullptr;
+}
+
+Tensor GraphWriter::known(int32_t value) const {
+  const GraphNode* made;
+  while ((made = maker(value)) && made->op->name == "reshape") value = made->inputs[0];
+  const auto at = std::find(graph_.inputs.begin() + static_cast<int64_t>(program_.inputs), graph_.inputs.end(), value);
+  if (at == graph_.inputs.end()) return {};
+  return program_.closed_over[static_cast<size_t>(at - graph_.inputs.begin()) - program_.inputs];
+}
+
 Name GraphWriter::dim(Dim d) {
   if (!d.is_symbolic()) return constant(tensor(std::vector<int64_t>{d.value()}, {1}));
   for (size_t i = 0; i < sizes_.size(); ++i)
@@ -273,6 +287,44 @@ ModelProto GraphWriter::model(std::vector<Weight>& external) {
 }
 
 // ---- what writers of operators share
+
+std::optional<OpCall::Bytes8> OpCall::bytes(size_t i) const {
+  const auto before_cast = [&](int32_t value) -> int32_t {
+    const GraphNode* const node = value < 0 ? nullptr : writer_.maker(value);
+    if (!node || node->op->name != "cast") return -1;
+    const DType dtype = graph_.values[static_cast<size_t>(node->inputs[0])].meta.dtype;
+    return dtype == Int8 || dtype == UInt8 ? node->inputs[0] : -1;
+  };
+  const auto meta = [&](int32_t value) -> const TensorMeta& { return graph_.values[static_cast<size_t>(value)].meta; };
+  int32_t given = node_.inputs[i];
+  Bytes8 found;
+  if (const GraphNode* const pad = given < 0 ? nullptr : writer_.maker(given); pad && pad->op->name == "pad") {
+    const auto& a = pad->attrs.as<PadAttrs>();
+    if (a.value != 0 || std::any_of(a.low, a.low + 4, [](int64_t n) { return n != 0; }) ||
+        std::any_of(a.high, a.high + 4, [](int64_t n) { return n != 0; }))
+      return {};
+    std::copy(a.low + 4, a.low + 6, found.low);
+    std::copy(a.high + 4, a.high + 6, found.high);
+    given = pad->inputs[0];
+  }
+  if (const int32_t plain = before_cast(given); plain >= 0) {
+    found.values = writer_.name_of(plain), found.type = meta(plain);
+    return found;
+  }
+  const GraphNode* const less = given < 0 ? nullptr : writer_.maker(given);
+  if (!less || less->op->name != "sub") return {};
+  const int32_t values = before_cast(less->inputs[0]), zero = before_cast(less->inputs[1]);
+  if (values < 0 || zero < 0 || meta(values).dtype != meta(zero).dtype || !(meta(values).shape == meta(given).shape))
+    return {};
+  found.values = writer_.name_of(values), found.zero = writer_.name_of(zero);
+  found.type = meta(values), found.zero_type = meta(zero);
+  const Tensor all = writer_.known(zero);
+  if (!all.defined() || all.numel() == 0) return found;
+  const auto numbers = all.to(cpu()).to_vector<int64_t>();
+  if (std::count(numbers.begin(), numbers.end(), numbers[0]) == static_cast<int64_t>(numbers.size()))
+    found.same_zero = full({}, static_cast<double>(numbers[0]), all.dtype(), cpu());
+  return found;
+}
 
 Name OpCall::cast(const Name& x, DType from, DType to) const {
   return from == to || x.empty() ? x : node("Cast", {x}, {integer("to", data_type_of(to))});

@@ -5,6 +5,7 @@
 
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -53,6 +54,11 @@ class GraphWriter {
   /// The results of a node, as many as `outputs`.
   Names nodes(std::string_view op, const Names& in, size_t outputs, Attributes attributes = {});
   Name constant(const Tensor& value);
+  /// The node of the captured graph that makes a value; null where none does. And what the value is called.
+  const GraphNode* maker(int32_t value) const;
+  /// What is known of a value: the elements of a tensor that the program closes over, in another shape perhaps.
+  Tensor known(int32_t value) const;
+  const Name& name_of(int32_t value) const { return values_[static_cast<size_t>(value)]; }
   /// A size, i64 [1]. Throws Unsupported where no value has it.
   Name dim(Dim d);
   [[noreturn]] void refuse(const std::string& why) const;
@@ -110,6 +116,14 @@ class OpCall {
   /// The same as elements of another type.
   Name in_as(size_t i, DType dtype) const { return cast(in(i), type(i).dtype, dtype); }
   const TensorMeta& type(size_t i) const { return graph_.values[static_cast<size_t>(node_.inputs[i])].meta; }
+  /// The integers of 8 bits that input i is in floats, as they were before their zero point was taken off.
+  struct Bytes8 {
+    Name values, zero;  // the latter may be absent
+    TensorMeta type, zero_type = {};
+    Tensor same_zero = {};                      // where all known zero points are that one
+    int64_t low[2] = {0, 0}, high[2] = {0, 0};  // zeros that were put around the last two dims
+  };
+  std::optional<Bytes8> bytes(size_t i) const;
   const TensorMeta& out(size_t i = 0) const { return graph_.values[static_cast<size_t>(node_.outputs[i])].meta; }
   /// Dim `d` of input 0, counted from the start.
   int64_t axis(int64_t d) const { return d < 0 ? d + type(0).shape.rank() : d; }

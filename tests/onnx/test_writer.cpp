@@ -391,6 +391,45 @@ TEST(OnnxWriter, ModulesStayAsTheyAre) {
   EXPECT_EQ(read_file(folder / "m.onnx"), read_file(folder / "n.onnx"));
 }
 
+// Of a file of quantised products is written what ONNX Runtime has: no convolution of f64, and integers of 8 bits.
+TEST(OnnxModelFile, ProductsOfIntegersAreWrittenAsSuch) {
+  TemporaryFolder folder;
+  ModelMaker m;
+  const auto bytes = [&](const std::string& name, std::vector<int64_t> dims, DType type, int64_t first) {
+    TensorProto& t = m.graph().initializers.emplace_back();
+    t.data_type = data_type_of(type), t.name = m.keep(name);
+    int64_t count = 1;
+    for (const int64_t d : dims) count *= d;
+    t.dims = std::move(dims);
+    for (int64_t i = 0; i < count; ++i) t.int32_data.push_back(static_cast<int32_t>((i * 37) % 90 + first));
+  };
+  for (const auto& [name, value] : {std::pair("xs", 0.02f), {"ws", 0.01f}, {"ys", 0.3f}}) m.weight(name, {}, {value});
+  bytes("z", {}, UInt8, 5), bytes("zi", {}, Int8, -4), bytes("same", {4}, Int8, 0);
+  m.graph().initializers.back().int32_data.assign(4, 2);
+  bytes("w", {4, 3, 3, 3}, Int8, -40), bytes("v", {6, 5}, Int8, -50), bytes("vu", {6, 5}, UInt8, 9);
+  m.input("x", {2, 3, 7, 6}, data_type_of(UInt8)).input("i", {2, 3, 7, 6}, data_type_of(Int8));
+  const auto pads = [&](NodeProto& node, std::vector<int64_t> values) {
+    node.attributes.push_back({.name = "pads", .type = kIntsAttribute, .ints = std::move(values)});
+  };
+  pads(m.add("QLinearConv", {"x", "xs", "z", "w", "ws", "same", "ys", "z"}, {"y"}), {1, 1, 1, 1});
+  pads(m.add("ConvInteger", {"i", "w", "zi", "zi"}, {"c"}), {0, 1, 2, 0});
+  m.add("MatMulInteger", {"x", "v", "z", "zi"}, {"p"});
+  m.add("QLinearMatMul", {"x", "xs", "z", "vu", "ws", "z", "ys", "z"}, {"q"});
+  m.output("y", {2, 4, 7, 6}, data_type_of(UInt8)).output("c", {2, 4, 7, 5}, data_type_of(Int32));
+  m.output("p", {2, 3, 7, 5}, data_type_of(Int32)).output("q", {2, 3, 7, 5}, data_type_of(UInt8));
+  write_file(folder / "a.onnx", m.bytes());
+  Generator g(4);
+  const Tensors in{randint(0, 256, {2, 3, 7, 6}, g).to(UInt8), randint(-128, 128, {2, 3, 7, 6}, g).to(Int8)};
+  const FunctionOf model = module_of(folder / "a.onnx");
+  save(model, in, folder / "b.onnx", {.batch = ""});
+  EXPECT_EQ(error_of_file(folder / "b.onnx", model, in), 0);
+  const auto operators = inspect(folder / "b.onnx").operators;
+  EXPECT_EQ(operators.at("ConvInteger"), 2);
+  EXPECT_EQ(operators.at("MatMulInteger"), 2);
+  EXPECT_EQ(operators.count("Conv") + operators.count("MatMul"), 0);
+  EXPECT_LT(std::filesystem::file_size(folder / "b.onnx"), 8000);
+}
+
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which keep shadows of what is there
 int64_t resident_bytes() {
   std::ifstream file("/proc/self/statm");

@@ -1,10 +1,14 @@
 // Products, with what follows in the same pass here.
 #include "onnx/writer.h"
+#include "onnx/writers/integers.h"
 
 namespace tessera::onnx {
 namespace {
 
-Names matmul_of(const OpCall& c) { return {c.node("MatMul", {c.in_as(0, c.out().dtype), c.in_as(1, c.out().dtype)})}; }
+Names matmul_of(const OpCall& c) {
+  if (const Name exact = integer_product(c); !exact.empty()) return {exact};
+  return {c.node("MatMul", {c.in_as(0, c.out().dtype), c.in_as(1, c.out().dtype)})};
+}
 
 // x weightᵀ + bias. Gemm takes matrices alone.
 Name product(const OpCall& c, const Name& x, size_t weight, const Name& bias) {

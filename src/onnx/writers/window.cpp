@@ -5,6 +5,7 @@
 #include "core/sample_attrs.h"
 #include "onnx/writer.h"
 #include "onnx/writers/convolution.h"
+#include "onnx/writers/integers.h"
 #include "tessera/ops.h"
 
 namespace tessera::onnx {
@@ -19,7 +20,10 @@ Name convolution(const OpCall& c, const Name& x, const ConvAttrs& a) {
 
 namespace {
 
-Names conv2d_of(const OpCall& c) { return {convolution(c, c.in(0), c.attrs<ConvAttrs>())}; }
+Names conv2d_of(const OpCall& c) {
+  if (const Name exact = integer_convolution(c); !exact.empty()) return {exact};
+  return {convolution(c, c.in(0), c.attrs<ConvAttrs>())};
+}
 
 Names conv2d_act_of(const OpCall& c) {
   const auto& a = c.attrs<ConvActAttrs>();
