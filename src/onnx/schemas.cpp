@@ -398,6 +398,8 @@ constexpr NodeSchema schemas[] = {
     {"com.microsoft", "BiasSplitGelu", 1, 2, 2, 1, ""},
     {"com.microsoft", "CDist", 1, 2, 2, 1, "metric:s"},
     {"com.microsoft", "DequantizeLinear", 1, 2, 3, 1, "axis:i"},
+    {"com.microsoft", "DynamicQuantizeLSTM", 1, 12, 12, 3,
+     "activation_alpha:F activation_beta:F activations:S clip:f direction:s hidden_size:i input_forget:i"},
     {"com.microsoft", "DynamicQuantizeMatMul", 1, 3, 5, 1, ""},
     {"com.microsoft", "EmbedLayerNormalization", 1, 7, 9, 3, "epsilon:f mask_index_type:i"},
     {"com.microsoft", "ExpandDims", 1, 2, 2, 1, ""},

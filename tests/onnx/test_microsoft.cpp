@@ -9,6 +9,7 @@
 #include "models/fixture.h"
 #include "onnx/model_maker.h"
 #include "onnx/written.h"
+#include "tessera/ops_quantize.h"
 #include "tessera/ops_shape.h"
 #include "tessera/random.h"
 
@@ -294,6 +295,54 @@ TEST(Microsoft, RotaryPositionsFromAnOffset) {
 
 Tensor bytes(const std::vector<int64_t>& values, const Shape& shape) { return cast(tensor(values, shape), UInt8); }
 Tensor scale(float value) { return tensor(std::vector<float>{value}, {}); }
+
+/// The numbers that x is once it has been quantised by its range.
+Tensor rounded(const Tensor& x) {
+  const Quantized q = dynamic_quantize(cast(x, Float32));
+  return mul(sub(wide(q.values), wide(q.zero_point)), wide(q.scale));
+}
+TEST(Microsoft, LstmOfQuantisedProducts) {
+  Generator g(3);
+  const int64_t steps = 5, batch = 3, k = 7, width = 6;
+  for (const int64_t directions : {1, 2}) {
+    const auto weight = [&](int64_t rows) { return randint(0, 256, {directions, rows, 4 * width}, g).to(UInt8); };
+    const Tensor x = drawn({steps, batch, k}), w = weight(k), r = weight(width), bias = drawn({directions, 8 * width});
+    const Tensor h0 = drawn({directions, batch, width}), c0 = drawn({directions, batch, width});
+    const Tensor w_scale = full({directions, 4 * width}, 0.004), r_scale = full({directions}, 0.003);
+    const Tensor w_zero = full({directions, 4 * width}, 120, UInt8), r_zero = full({directions}, 131, UInt8);
+    const Attributes attributes{text("direction", directions == 2 ? "bidirectional" : "reverse")};
+    const Tensors out = run_node("DynamicQuantizeLSTM",
+                                 {x, w, r, bias, {}, h0, c0, {}, w_scale, w_zero, r_scale, r_zero}, attributes, 3);
+    for (int64_t d = 0; d < directions; ++d) {
+      const auto of = [&](const Tensor& t) { return wide(select(t, 0, d)); };
+      const Tensor of_x = mul(sub(of(w), of(w_zero)), of(w_scale)), of_h = mul(sub(of(r), of(r_zero)), of(r_scale));
+      const Tensor added = add(slice(of(bias), 0, 0, 4 * width), slice(of(bias), 0, 4 * width, 8 * width));
+      Tensor h = of(h0), cell = of(c0);
+      const Tensor all = add(matmul(rounded(x), of_x), added);
+      const bool backwards = directions == 1 || d == 1;
+      for (int64_t i = 0; i < steps; ++i) {
+        const int64_t t = backwards ? steps - 1 - i : i;
+        const Tensor gates = add(select(all, 0, t), matmul(rounded(h), of_h));
+        const auto gate = [&](int64_t n) { return slice(gates, 1, n * width, (n + 1) * width); };
+        cell = add(mul(sigmoid(gate(2)), cell), mul(sigmoid(gate(0)), tanh(gate(3))));
+        h = mul(sigmoid(gate(1)), tanh(cell));
+        expect_near(select(select(out[0], 0, t), 0, d), h, 1e-3);  // a step of 1/255 may round the other way
+      }
+      expect_near(select(out[1], 0, d), h, 1e-3);
+      expect_near(select(out[2], 0, d), cell, 1e-3);
+    }
+  }
+  const Tensor x = drawn({2, 1, 3}), w = zeros({1, 3, 8}, UInt8), r = zeros({1, 2, 8}, UInt8), s = full({1}, 1),
+               z = zeros({1}, UInt8);
+  const Tensors in{x, w, r, {}, {}, {}, {}, {}, s, z, s, z};
+  EXPECT_EQ(run_node("DynamicQuantizeLSTM", in, {}, 3)[0].shape(), (Shape{2, 1, 1, 2}));
+  EXPECT_NE(error_of("DynamicQuantizeLSTM", in, {text("direction", "bidirectional")}, 3).find("weights for 1"),
+            std::string::npos);
+  EXPECT_NE(error_of("DynamicQuantizeLSTM", in, {real("clip", 1)}, 3).find("not supported"), std::string::npos);
+  Tensors other = in;
+  other[4] = int32s({1}, {1});
+  EXPECT_NE(error_of("DynamicQuantizeLSTM", other, {}, 3).find("different lengths"), std::string::npos);
+}
 
 TEST(Microsoft, QuantisedSumsAndProducts) {
   const Tensor a = bytes({0, 10, 200, 255}, {4}), b = bytes({100, 30, 7, 255}, {4});

@@ -1,7 +1,6 @@
 // ONNX Runtime's operators on quantised tensors. What stays quantised goes through f32, or f64 where sums are exact.
 #include "onnx/handlers/microsoft.h"
 #include "onnx/handlers/window.h"
-#include "onnx/handlers/zero_point.h"
 #include "tessera/ops.h"
 #include "tessera/ops_math.h"
 #include "tessera/ops_quantize.h"
@@ -90,6 +89,61 @@ Values product_of_floats(const Call& c) {  // A is quantised by its range
   y = mul(y, mul(a.scale, c.in(2)));
   return {c.has(4) ? add(y, c.in(4)) : y};
 }
+/// A direction of DynamicQuantizeLSTM. What products take is quantised by its range, each step's hidden state, too.
+struct QuantisedLstm {
+  Tensor of_x, of_hidden;              // [k, 4 hidden] less their zero points, in f32
+  Tensor x_scale, hidden_scale, bias;  // of the weights: [] or [4 hidden]
+
+  static Tensor product(const Tensor& x, const Tensor& weight, const Tensor& scale) {
+    const Quantized q = dynamic_quantize(x);
+    return mul(matmul(columns(q.values, q.zero_point), weight), mul(q.scale, scale));
+  }
+  /// x [steps, batch, k]; the state is overwritten. Gates lie in the order i, o, f, c.
+  Tensor run(const Tensor& x, Tensor& hidden, Tensor& cell) const {
+    Tensor gates = product(x, of_x, x_scale);
+    if (bias.defined()) gates = add(gates, bias);
+    const int64_t width = hidden.size(-1);
+    Tensors steps;
+    for (const Tensor& from_x : unbind(gates, 0)) {
+      const Tensor all = add(from_x, product(hidden, of_hidden, hidden_scale));
+      const auto gate = [&](int64_t i) { return slice(all, -1, i * width, (i + 1) * width); };
+      cell = add(mul(sigmoid(gate(2)), cell), mul(sigmoid(gate(0)), tanh(gate(3))));
+      hidden = mul(sigmoid(gate(1)), tanh(cell));
+      steps.push_back(hidden);
+    }
+    return steps.empty() ? zeros({0, x.size(1), width}, Float32, x.device()) : stack(steps, 0);
+  }
+};
+Values quantised_lstm(const Call& c) {
+  const Tensor &x = c.in(0), &of_x = c.in(1), &of_hidden = c.in(2);
+  if (x.dim() != 3 || of_x.dim() != 3 || of_hidden.dim() != 3 || of_hidden.size(2) != 4 * of_hidden.size(1))
+    c.fail("{}, {} and {} are no sequences and weights", describe(x), describe(of_x), describe(of_hidden));
+  const std::string way = c.text("direction", "forward");
+  const int64_t directions = of_x.size(0), width = of_hidden.size(1), said = c.integer("hidden_size", width);
+  if (said != width) c.fail("hidden_size is {}, but the weight is {}", said, describe(of_hidden));
+  if ((way != "forward" && way != "reverse" && way != "bidirectional") ||
+      directions != (way == "bidirectional" ? 2 : 1))
+    c.fail("direction '{}' of weights for {}", way, directions);
+  if (c.has(7) || c.has_attribute("activations") || c.has_attribute("clip") || c.flag("input_forget", false))
+    c.refuse("peepholes, other activations, clip and input_forget are not supported");
+  for (const int64_t length : c.ints(4, {}))
+    if (length != x.size(0)) c.refuse("sequences of different lengths are not supported");
+  const auto state = [&](size_t i, int64_t d) {
+    return c.has(i) ? select(c.in(i), 0, d) : zeros({x.size(1), width}, Float32, x.device());
+  };
+  Tensors outputs, hiddens, cells;
+  for (int64_t d = 0; d < directions; ++d) {
+    const auto of = [&](size_t i) { return select(c.in(i), 0, d); };
+    QuantisedLstm layer{columns(of(1), of(9)), columns(of(2), of(11)), of(8), of(10), {}};
+    if (c.has(3)) layer.bias = add(slice(of(3), 0, 0, 4 * width), slice(of(3), 0, 4 * width, 8 * width));
+    const bool backwards = way == "reverse" || d == 1;
+    Tensor hidden = state(5, d), cell = state(6, d);
+    const Tensor y = layer.run(backwards ? flip(x, {0}) : x, hidden, cell);
+    outputs.push_back(backwards ? flip(y, {0}) : y);
+    hiddens.push_back(hidden), cells.push_back(cell);
+  }
+  return {stack(outputs, 1), stack(hiddens, 0), stack(cells, 0)};
+}
 Values product_to_floats(const Call& c) {
   Tensor y = matmul(columns(c.in(0), c.optional(4)), columns(c.in(1), c.optional(5)));
   y = mul(y, mul(cast(c.in(2), Float32), cast(c.in(3), Float32)));
@@ -97,12 +151,12 @@ Values product_to_floats(const Call& c) {
   return {cast(y, c.in(2).dtype())};
 }
 Values quantised_gemm(const Call& c) {
-  const Tensor a = less_zero(c.in(0), c.optional(2));
+  const Tensor& a = c.in(0);
   if (a.dim() != 2 || c.in(3).dim() != 2) c.fail("{} and {} are no matrices", describe(a), describe(c.in(3)));
   const bool turned = c.flag("transB", false);
-  const auto column = [&](const Tensor& t) { return turned && t.dim() == 1 ? unsqueeze(t, 1) : t; };
-  const Tensor b = less_zero(c.in(3), c.has(5) ? column(c.in(5)) : Tensor());
-  Tensor y = matmul(c.flag("transA", false) ? transpose(a, 0, 1) : a, turned ? transpose(b, 0, 1) : b);
+  const Tensor sums = integer_matmul(c.flag("transA", false) ? transpose(a, 0, 1) : a,
+                                     turned ? transpose(c.in(3), 0, 1) : c.in(3), c.optional(2), c.optional(5));
+  Tensor y = cast(sums, Float64);
   if (c.has(6)) y = add(y, cast(c.in(6), Float64));
   y = mul(y, mul(cast(c.in(1), Float64), cast(c.in(4), Float64))) * c.real("alpha", 1);
   if (!c.has(7)) return {cast(y, c.in(1).dtype())};
@@ -175,6 +229,7 @@ Values product_of_blocks(const Call& c) {
 }
 
 constexpr Entry entries[] = {
+    {"DynamicQuantizeLSTM", 1, quantised_lstm, kMicrosoft},
     {"DynamicQuantizeMatMul", 1, product_of_floats, kMicrosoft},
     {"MatMulIntegerToFloat", 1, product_to_floats, kMicrosoft},
     {"MatMulNBits", 1, product_of_blocks, kMicrosoft},
