@@ -110,7 +110,7 @@ void time_file(const BenchModelOptions& o) {
       o,
       {.with_batch =
            [&](int64_t batch) {
-             const auto inputs = model_inputs(model, {}, with_batch(model, dims, batch));
+             const auto inputs = drawn_inputs(model, with_batch(model, dims, batch));
              return TimedCall{[&model, inputs] { (void)model.run_by_name(inputs); }, peers_arguments(o.model, inputs)};
            },
        .peers = std::string(kTimedInPython) + kOnnxPeers});

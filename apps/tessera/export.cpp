@@ -204,7 +204,7 @@ struct FileModel : nn::Module {
 void write_again(const ExportOptions& options) {
   if (!options.weights.empty()) throw UsageError("--weights are for a model by name; a file has its own");
   const FileModel file(options.model);
-  const auto given = model_inputs(file.model, {}, parse_dims(options.dims));
+  const auto given = drawn_inputs(file.model, parse_dims(options.dims));
   Tensors inputs;
   std::vector<std::string> taken, described, gives;
   for (const onnx::Port& port : file.model.inputs()) {

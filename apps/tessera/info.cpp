@@ -35,7 +35,7 @@ void print_run(const InfoOptions& options, const std::map<std::string, int64_t>&
   for (const onnx::Port& port : model.inputs())
     if (port.kind != onnx::Port::kTensor || open(port))
       return fmt::print("\nFLOPs and memory are known once sizes are: give --dim NAME=SIZE for each that is open\n");
-  const auto inputs = model_inputs(model, {}, dims);
+  const auto inputs = drawn_inputs(model, dims);
   reset_peak_memory(options.common.target());
   const auto operators = cost_of_run([&] { (void)model.run_by_name(inputs); });
   const int64_t peak = memory_stats(options.common.target()).peak_allocated;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "command_line.h"
 #include "onnx/tensors.h"
@@ -17,10 +18,10 @@ std::pair<std::string, std::string> halves(const std::string& text, const char* 
   if (at == text.npos || at == 0) throw UsageError(fmt::format("'{}' is not {}", text, form));
   return {text.substr(0, at), text.substr(at + 1)};
 }
-DType dtype_named(const onnx::Port& port) {
+std::optional<DType> dtype_named(const onnx::Port& port) {
   for (int i = 0; i < kDTypeCount; ++i)
     if (const auto dtype = static_cast<DType>(i); port.type == onnx::type_name(onnx::data_type_of(dtype))) return dtype;
-  throw UsageError(fmt::format("input {} is {}: give it a file by --input", port.name, describe(port)));
+  return std::nullopt;
 }
 
 }  // namespace
@@ -50,22 +51,31 @@ void require_dims(const std::vector<onnx::Port>& inputs, const std::map<std::str
       throw UsageError(fmt::format("no input has a size called {}", name));
 }
 
-onnx::Value draw_input(const onnx::Port& port, const std::map<std::string, int64_t>& dims) {
+onnx::Value draw_input(const onnx::Port& port, const std::map<std::string, int64_t>& dims, bool takes_files) {
   if (port.kind == onnx::Port::kOptional) return {};
-  if (port.kind != onnx::Port::kTensor || !port.has_shape)
-    throw UsageError(fmt::format("input {} is {}: give it a file by --input", port.name, describe(port)));
-  const DType dtype = dtype_named(port);
+  const auto named_dtype = dtype_named(port);
+  if (port.kind != onnx::Port::kTensor || !port.has_shape || !named_dtype)
+    throw UsageError(fmt::format("input {} is {}: {}", port.name, describe(port),
+                                 takes_files ? "give it a file by --input" : "such inputs cannot be drawn"));
+  const DType dtype = *named_dtype;
   Shape shape;
   for (const std::string& dim : port.dims) {
     int64_t size = onnx::known_size(dim);
     const auto named = dims.find(dim);
     if (size < 0 && named == dims.end())
-      throw UsageError(fmt::format("input {} is {}: say --dim {}=SIZE, or give it a file by --input", port.name,
-                                   describe(port), dim));
+      throw UsageError(fmt::format("input {} is {}: say --dim {}=SIZE{}", port.name, describe(port), dim,
+                                   takes_files ? ", or give it a file by --input" : ""));
     shape.push_back(size >= 0 ? size : named->second);
   }
   if (dtype == Bool) return cast(randint(0, 2, shape), Bool);
   return is_floating(dtype) ? cast(randn(shape), dtype) : cast(randint(0, 10, shape), dtype);
+}
+
+std::map<std::string, onnx::Value> drawn_inputs(const onnx::Model& model, const std::map<std::string, int64_t>& dims) {
+  std::map<std::string, onnx::Value> all;
+  require_dims(model.inputs(), dims);
+  for (const onnx::Port& port : model.inputs()) all[port.name] = draw_input(port, dims, false);
+  return all;
 }
 
 std::map<std::string, onnx::Value> model_inputs(const onnx::Model& model,
@@ -77,7 +87,7 @@ std::map<std::string, onnx::Value> model_inputs(const onnx::Model& model,
   for (const onnx::Port& port : model.inputs()) {
     const auto at = left.find(port.name);
     if (at == left.end()) {
-      all[port.name] = draw_input(port, dims);
+      all[port.name] = draw_input(port, dims, true);
       continue;
     }
     all[port.name] = at->second.ends_with(".pb") ? onnx::read_value(read_file(at->second), port.kind, at->second)

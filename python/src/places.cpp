@@ -25,8 +25,9 @@ Tensor number(Dim n, Device device) {
   return n.is_symbolic() ? size_tensor(n, Int64, device) : full({}, static_cast<double>(n.value()), Int64, device);
 }
 Tensor counted_from_start(const Tensor& index, Dim size) {
-  const Tensor wide = index.to(Int64);
-  return where(lt(wide, number(0, index.device())), add(wide, number(size, index.device())), wide);
+  const Tensor wide = index.to(Int64), zero = number(0, index.device());
+  const Tensor moved = add(wide, number(size, index.device()));
+  return where(logical_and(lt(wide, zero), ge(moved, zero)), moved, wide);  // what is out of range is told as it is
 }
 
 int64_t integer(nb::handle item) {

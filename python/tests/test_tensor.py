@@ -204,3 +204,11 @@ def test_threads_call_at_once(rng):
     [t.start() for t in threads]
     [t.join() for t in threads]
     assert not wrong
+
+
+def test_an_index_out_of_range_is_told_as_it_is():
+    x = tessera.arange(100)
+    assert x[tessera.tensor([-100, 99])].tolist() == [0, 99]
+    for index in (-101, 100, -250):
+        with pytest.raises(tessera.Error, match=f"index {index} is out of range for size 100"):
+            x[tessera.tensor([0, index])]

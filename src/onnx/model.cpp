@@ -5,6 +5,7 @@
 #include <charconv>
 #include <filesystem>
 #include <optional>
+#include <typeinfo>
 
 #include "io/file.h"
 #include "onnx/graph.h"
@@ -125,6 +126,30 @@ std::map<std::string, int64_t> Model::calls() const {
 
 bool Model::is_random() const { return loaded_->is_random; }
 
+// Where one name stands for two sizes. Many such files run all the same, so it is told where a run fails.
+static std::string contradiction(const Graph& graph, const Values& inputs) {
+  struct Seen {
+    std::string_view name, input;
+    Dim size;
+  };
+  std::vector<Seen> all;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Port& port = graph.inputs[i];
+    if (!inputs[i].is_tensor() || !port.has_shape) continue;
+    const Shape& shape = inputs[i].tensor().shape();
+    for (size_t d = 0; d < port.dims.size(); ++d) {
+      const std::string& name = port.dims[d];
+      if (name == "?" || known_size(name) >= 0) continue;
+      const auto same = std::find_if(all.begin(), all.end(), [&](const Seen& s) { return s.name == name; });
+      if (same == all.end()) all.push_back({name, port.name, shape[d]});
+      else if (!(same->size == shape[d]))
+        return fmt::format("; size {} is {} in input {}, and {} in input {}", in_quotes(name), same->size.to_string(),
+                           in_quotes(std::string(same->input)), shape[d].to_string(), in_quotes(port.name));
+    }
+  }
+  return {};
+}
+
 Values Model::run(const Values& inputs) const {
   const Graph& graph = loaded_->graph;
   if (inputs.size() > graph.inputs.size() || inputs.size() < graph.required_inputs)
@@ -141,8 +166,14 @@ Values Model::run(const Values& inputs) const {
   if (loaded_->options.dtype != Float32)
     region.emplace(loaded_->options.dtype, amp::AutocastOptions{.cache_weights = false});
   const auto special = loaded_->specializations.find(graph, there, loaded_->options);
-  Values out =
-      special ? onnx::run(graph, *special, there, loaded_->options) : onnx::run(graph, there, loaded_->options);
+  Values out;
+  try {
+    out = special ? onnx::run(graph, *special, there, loaded_->options) : onnx::run(graph, there, loaded_->options);
+  } catch (const Error& e) {
+    const std::string why = typeid(e) == typeid(Error) ? contradiction(graph, inputs) : "";
+    if (why.empty()) throw;
+    throw Error(e.what() + why);
+  }
   for (size_t i = 0; i < out.size(); ++i) {
     if (!out[i].is_tensor()) continue;
     if (region && graph.outputs[i].type == "float") out[i] = cast(out[i].tensor(), Float32);

@@ -29,6 +29,9 @@ TEST(Export, WritesModelsByName) {
   EXPECT_NE(info.out.find("\n" + written.out.substr(at, written.out.find(' ', at) - at) + " numbers in "),
             std::string::npos)
       << info.out << written.out;
+  const Finished again = run({"export", file, "-o", folder / "again.onnx"});  // which has no --input
+  EXPECT_EQ(again.code, 2);
+  EXPECT_TRUE(again.err.ends_with(": say --dim batch=SIZE\n")) << again.err;
 }
 
 TEST(Export, SizesAreNamedAndFixed) {

@@ -66,6 +66,28 @@ TEST(OnnxModel, SaysWhichInputDoesNotFit) {
             "m.onnx: input \"x\" is missing");
 }
 
+TEST(OnnxModel, ANameStandsForOneSize) {
+  ModelMaker m;  // both first sizes are called n
+  m.input("a", {-1, 2}).input("b", {-1, 2}).output("y", {-1, 2}).add("Add", {"a", "b"}, {"y"}).name = "sum";
+  const Model model = Model::from_bytes(m.bytes(), "m.onnx");
+  EXPECT_EQ(model.run({zeros({3, 2}), zeros({1, 2})})[0].tensor().shape(), (Shape{3, 2}));  // as ONNX Runtime has it
+  EXPECT_EQ(error_of([&] {
+              model.run({zeros({2, 2}), zeros({3, 2})});
+            }),
+            "m.onnx: node \"sum\" (Add): add: shapes do not broadcast: [2, 2] and [3, 2]; size \"n\" is 2 in input "
+            "\"a\", and 3 in input \"b\"");
+}
+TEST(OnnxModel, AnIndexOutOfRangeIsToldAsItIs) {
+  ModelMaker m;
+  m.input("x", {100, 2}).input("i", {-1}, kInt64).output("y", {-1, 2}).add("Gather", {"x", "i"}, {"y"});
+  const Model model = Model::from_bytes(m.bytes(), "m.onnx");
+  const auto of = [&](int64_t index) {
+    return error_of([&] { model.run({zeros({100, 2}), tensor(std::vector<int64_t>{-100, index}, {2})}); });
+  };
+  for (const int64_t index : {-101, 100, -201})
+    EXPECT_NE(of(index).find(fmt::format("index {} is out of range for size 100", index)), std::string::npos)
+        << of(index);
+}
 TEST(OnnxModel, WholeNumbersMayBeTheLargestThereIs) {
   ModelMaker m;
   m.input("boxes", {1, 3, 4}).input("scores", {1, 1, 3}).output("kept", {-1, 3}, kInt64).weight("overlap", {}, {0.5f});

@@ -3,16 +3,20 @@
 #include <cmath>
 
 #include "onnx/handler.h"
+#include "ops/gradient.h"
+#include "ops/map_graph.h"
 #include "tessera/ops.h"
 
 namespace tessera::onnx {
 namespace {
 
-/// Indices below zero count from the end.
+/// Indices below zero count from the end. Those out of range stay as they are, so that errors name what was given.
 Tensor from_start(const Tensor& index, int64_t size) {
-  const Tensor wide = cast(index, Int64);
-  const Tensor below = lt(wide, full({}, 0, Int64, wide.device()));
-  return add(wide, mul(cast(below, Int64), full({}, static_cast<double>(size), Int64, wide.device())));
+  const Tensor all = full({}, static_cast<double>(size), Int64, index.device());
+  return map_elements({index, all}, Int64, Int64, [](const Tensor& place, const Tensor& n) {
+    const Tensor zero = number_like(place, 0), moved = add(place, n);
+    return where(logical_and(lt(place, zero), ge(moved, zero)), moved, place);
+  });
 }
 
 Values gathers(const Call& c) {
