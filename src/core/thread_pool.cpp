@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <fstream>
@@ -108,12 +109,13 @@ class ThreadPool final : public Executor {
       shares_[t].next.store(count / parts * t + std::min(t, count % parts), std::memory_order_relaxed);
       shares_[t].end = count / parts * (t + 1) + std::min(t + 1, count % parts);
     }
-    running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+    gate_.fetch_add(kPhase, std::memory_order_acq_rel);
     generation_.fetch_add(1);  // ordered before the look at sleepers_, or a worker could sleep through it
     if (sleepers_.load() > 0) generation_.notify_all();
     drain(0);
+    gate_.fetch_add(kPhase, std::memory_order_acq_rel);
     // A worker that the system has put aside needs this processor more than the wait does.
-    for (int spins = 0; running_.load(std::memory_order_acquire) != 0; ++spins)
+    for (int spins = 0; gate_.load(std::memory_order_acquire) % kPhase != 0; ++spins)
       spins < kSpins ? relax() : std::this_thread::yield();
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   }
@@ -152,9 +154,20 @@ class ThreadPool final : public Executor {
       unsigned now = wait_for_change(seen);
       if (stop_.load(std::memory_order_relaxed)) return;
       seen = now;
+      if (!enter(now)) continue;
       drain(thread);
-      running_.fetch_sub(1, std::memory_order_release);
+      gate_.fetch_sub(1, std::memory_order_release);
     }
+  }
+
+  // Whether the region of that generation is still open. A worker that comes late has nothing to do there, and nobody
+  // waits for it: on a busy machine the caller has taken its share.
+  bool enter(unsigned generation) {
+    const auto is_open = [&](uint64_t gate) { return gate / kPhase == uint64_t{generation} * 2; };
+    if (!is_open(gate_.load(std::memory_order_relaxed))) return false;
+    if (is_open(gate_.fetch_add(1, std::memory_order_acq_rel))) return true;
+    gate_.fetch_sub(1, std::memory_order_release);
+    return false;
   }
 
   unsigned wait_for_change(unsigned seen) {
@@ -176,7 +189,9 @@ class ThreadPool final : public Executor {
   std::exception_ptr error_;
   void (*fn_)(void*, long long, int) = nullptr;
   void* arg_ = nullptr;
-  alignas(64) std::atomic<int> running_{0};
+  // Workers that are within a region, and above them its phase: twice the generation while it is open, one more behind.
+  static constexpr uint64_t kPhase = uint64_t{1} << 31;
+  alignas(64) std::atomic<uint64_t> gate_{kPhase};
   alignas(64) std::atomic<unsigned> generation_{0};
   std::atomic<int> sleepers_{0};
   std::atomic<bool> stop_{false};

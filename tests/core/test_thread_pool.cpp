@@ -33,6 +33,22 @@ TEST(ThreadPool, RunsEachIndexOnce) {
   }
 }
 
+// With more threads than processors many come when a region is over, and must leave the next one alone.
+TEST(ThreadPool, LateThreadsMissTheirRegion) {
+  Threads scope(16);
+  std::atomic<int> inside{0};
+  for (int round = 0; round < 5000; ++round) {
+    std::vector<int> seen(static_cast<size_t>(2 + round % 37));  // gone when the region is
+    executor().parallel(static_cast<long long>(seen.size()), [&](long long i, int) {
+      ++inside;
+      seen[static_cast<size_t>(i)] += round;
+      --inside;
+    });
+    ASSERT_EQ(inside, 0);
+    for (const int s : seen) ASSERT_EQ(s, round);
+  }
+}
+
 TEST(ThreadPool, RethrowsAndStaysUsable) {
   Threads scope(3);
   for (int round = 0; round < 50; ++round) {
