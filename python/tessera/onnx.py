@@ -32,15 +32,27 @@ def load_onnx(path: PathLike, *, device: DeviceLike = "cpu", dtype: DTypeLike = 
 load = load_onnx
 
 
+def _as_module(model):
+    from .nn import Module
+
+    class FileModel(Module):
+        def forward(self, *inputs):
+            return tuple(_run(model, *inputs).values())
+    return FileModel()
+
+
 def save(module: Any, inputs: Any, path: PathLike, *, opset: int = 20, batch: str = "batch", input_names: Sequence[str] = (),
          output_names: Sequence[str] = (), open: Sequence[Mapping[int, str]] = ()) -> None:
     """Writes what a module computes in evaluation of such inputs, one tensor or several.
 
     The first size of the first input stays open under the name of `batch`, and so do equal first sizes of others; with "" all
     sizes are fixed. `open` names for each input the dims whose sizes are open, as [{0: "batch", 1: "tokens"}], in place of
-    `batch`. Throws Unsupported, which names what ONNX lacks.
+    `batch`. A model that was read keeps its names, and all its sizes are fixed unless others are said. Throws Unsupported, which names what ONNX lacks.
     """
     inputs = (inputs,) if isinstance(inputs, _C.Tensor) else tuple(inputs)
+    if isinstance(module, Model):
+        batch, input_names = "" if batch == "batch" else batch, input_names or [p.name for p in module.inputs]
+        module, output_names = _as_module(module), output_names or [p.name for p in module.outputs]
     _C._onnx.save(module, inputs, str(path), opset, batch, list(input_names), list(output_names),
                    [dict(one) for one in open] + [{}] * (len(inputs) - len(open) if open else 0))
 

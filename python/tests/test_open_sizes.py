@@ -93,6 +93,21 @@ def test_a_size_that_must_be_known_is_refused_in_one_line(way, tmp_path):
     np.testing.assert_allclose(next(runs_of(path))(x), fixed(x).numpy(), rtol=1e-5, atol=1e-5)
 
 
+def test_a_model_that_was_read_is_written_again(tmp_path):
+    first, again = tmp_path / "first.onnx", tmp_path / "again.onnx"
+    net = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval()
+    tessera.onnx.save(net, tessera.ones(2, 4), first, input_names=["x"], output_names=["y"])
+    x = tessera.randn(5, 4)
+    tessera.onnx.save(tessera.load_onnx(first), x, again)
+    model = tessera.load_onnx(again)
+    assert [(p.name, p.dims) for p in model.inputs + model.outputs] == [("x", ["5", "4"]), ("y", ["5", "3"])]
+    np.testing.assert_allclose(model.run(x)["y"].numpy(), net(x).detach().numpy(), rtol=1e-5, atol=1e-6)
+    tessera.onnx.save(tessera.load_onnx(first), x, again, open=[{0: "n"}])
+    model = tessera.load_onnx(again)
+    assert model.inputs[0].dims == ["n", "4"]
+    np.testing.assert_allclose(model.run(x[:2])["y"].numpy(), net(x[:2]).detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
 def test_open_sizes_of_inputs(tmp_path):
     class Two(nn.Module):
         def forward(self, x, y):
