@@ -17,9 +17,32 @@ struct SGDOptions {
 };
 struct AdamOptions {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+  bool amsgrad = false;  ///< divides by the largest second moment so far, Reddi et al. 2018
 };
 struct AdamWOptions {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
+  bool amsgrad = false;
+};
+struct NAdamOptions {
+  double lr = 2e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0, momentum_decay = 4e-3;
+  bool decoupled = false;  ///< weight decay, as in AdamW
+};
+struct RAdamOptions {
+  double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+  bool decoupled = false;  ///< weight decay, as in AdamW
+};
+struct AdamaxOptions {
+  double lr = 2e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+};
+struct RMSpropOptions {
+  double lr = 1e-2, alpha = 0.99, eps = 1e-8, weight_decay = 0, momentum = 0;
+  bool centered = false;  ///< divides by the standard deviation
+};
+struct AdagradOptions {
+  double lr = 1e-2, lr_decay = 0, weight_decay = 0, initial_sum = 0, eps = 1e-10;
+};
+struct AdadeltaOptions {
+  double lr = 1, rho = 0.9, eps = 1e-6, weight_decay = 0;
 };
 
 /// Parameters that share options.
@@ -94,6 +117,50 @@ class AdamW : public Optimizer {
  public:
   explicit AdamW(std::vector<Tensor> parameters, const AdamWOptions& options = {});
   explicit AdamW(const std::vector<ParamGroup<AdamWOptions>>& groups);
+};
+
+// Those below have no kernel of their own: a step is a few operators for each parameter. Defaults are PyTorch's.
+
+/// Adam with Nesterov's momentum, Dozat 2016.
+class NAdam : public Optimizer {
+ public:
+  explicit NAdam(std::vector<Tensor> parameters, const NAdamOptions& options = {});
+  explicit NAdam(const std::vector<ParamGroup<NAdamOptions>>& groups);
+};
+
+/// Adam whose steps are rectified while the second moment is uncertain, Liu et al. 2020.
+class RAdam : public Optimizer {
+ public:
+  explicit RAdam(std::vector<Tensor> parameters, const RAdamOptions& options = {});
+  explicit RAdam(const std::vector<ParamGroup<RAdamOptions>>& groups);
+};
+
+/// Adam by the largest gradient instead of the second moment, Kingma & Ba 2015.
+class Adamax : public Optimizer {
+ public:
+  explicit Adamax(std::vector<Tensor> parameters, const AdamaxOptions& options = {});
+  explicit Adamax(const std::vector<ParamGroup<AdamaxOptions>>& groups);
+};
+
+/// Gradients divided by the root of their mean square, Tieleman & Hinton 2012; `centered` as in Graves 2013.
+class RMSprop : public Optimizer {
+ public:
+  explicit RMSprop(std::vector<Tensor> parameters, const RMSpropOptions& options = {});
+  explicit RMSprop(const std::vector<ParamGroup<RMSpropOptions>>& groups);
+};
+
+/// Gradients divided by the root of the sum of their squares, Duchi et al. 2011.
+class Adagrad : public Optimizer {
+ public:
+  explicit Adagrad(std::vector<Tensor> parameters, const AdagradOptions& options = {});
+  explicit Adagrad(const std::vector<ParamGroup<AdagradOptions>>& groups);
+};
+
+/// Zeiler 2012.
+class Adadelta : public Optimizer {
+ public:
+  explicit Adadelta(std::vector<Tensor> parameters, const AdadeltaOptions& options = {});
+  explicit Adadelta(const std::vector<ParamGroup<AdadeltaOptions>>& groups);
 };
 
 /// The factor of the learning rate at a step, counted from 0.

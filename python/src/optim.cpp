@@ -24,9 +24,22 @@ void read_options(const nb::dict& group, optim::SGDOptions& o) {
 template <class Options>
 void read_options(const nb::dict& group, Options& o) {
   read_option(group, "lr", o.lr);
-  read_betas(group, o.beta1, o.beta2);
-  read_option(group, "eps", o.eps);
   read_option(group, "weight_decay", o.weight_decay);
+  if constexpr (requires { o.beta1; }) read_betas(group, o.beta1, o.beta2);
+  if constexpr (requires { o.eps; }) read_option(group, "eps", o.eps);
+  if constexpr (requires { o.amsgrad; }) read_option(group, "amsgrad", o.amsgrad);
+  if constexpr (requires { o.momentum; }) read_option(group, "momentum", o.momentum);
+  if constexpr (requires { o.momentum_decay; }) read_option(group, "momentum_decay", o.momentum_decay);
+  if constexpr (requires { o.decoupled; }) read_option(group, "decoupled_weight_decay", o.decoupled);
+  if constexpr (requires { o.alpha; }) read_option(group, "alpha", o.alpha);
+  if constexpr (requires { o.centered; }) read_option(group, "centered", o.centered);
+  if constexpr (requires { o.lr_decay; }) read_option(group, "lr_decay", o.lr_decay);
+  if constexpr (requires { o.initial_sum; }) read_option(group, "initial_accumulator_value", o.initial_sum);
+  if constexpr (requires { o.nesterov; }) {
+    read_option(group, "dampening", o.dampening);
+    read_option(group, "nesterov", o.nesterov);
+  }
+  if constexpr (requires { o.rho; }) read_option(group, "rho", o.rho);
 }
 
 // A parameter, or a pair of its name and it.
@@ -64,17 +77,87 @@ std::vector<Tensor> tensors_of(nb::handle parameters) {
   return out;
 }
 
+// PyTorch's hints of how to step, which change no result.
+auto foreach () { return nb::arg("foreach") = nb::none(); }
+auto fused() { return nb::arg("fused") = nb::none(); }
+
 template <class O, class Options>
 void bind_adam(nb::module_& m, const char* name, double decay, const char* doc) {
   nb::class_<O, optim::Optimizer>(m, name, doc)
       .def(
           "__init__",
-          [](O* made, nb::handle params, double lr, std::pair<double, double> betas, double eps, double weight_decay) {
-            const Options options{lr, betas.first, betas.second, eps, weight_decay};
+          [](O* made, nb::handle params, double lr, std::pair<double, double> betas, double eps, double weight_decay,
+             bool amsgrad, nb::handle, nb::handle) {
+            const Options options{lr, betas.first, betas.second, eps, weight_decay, amsgrad};
             new (made) O(groups_of(params, options));
           },
           nb::arg("params"), nb::arg("lr") = 1e-3, nb::arg("betas") = std::pair(0.9, 0.999), nb::arg("eps") = 1e-8,
-          nb::arg("weight_decay") = decay);
+          nb::arg("weight_decay") = decay, nb::arg("amsgrad") = false, nb::kw_only(), foreach (), fused());
+}
+
+using Betas = std::pair<double, double>;
+
+// Those whose steps are written in operators.
+void bind_rules(nb::module_& m) {
+  using namespace optim;
+  const Betas betas(0.9, 0.999);
+  nb::class_<NAdam, Optimizer>(m, "NAdam", "Adam with Nesterov's momentum, Dozat 2016.")
+      .def(
+          "__init__",
+          [](NAdam* made, nb::handle params, double lr, Betas b, double eps, double weight_decay, double momentum_decay,
+             bool decoupled, nb::handle) {
+            const NAdamOptions o{lr, b.first, b.second, eps, weight_decay, momentum_decay, decoupled};
+            new (made) NAdam(groups_of(params, o));
+          },
+          nb::arg("params"), nb::arg("lr") = 2e-3, nb::arg("betas") = betas, nb::arg("eps") = 1e-8,
+          nb::arg("weight_decay") = 0.0, nb::arg("momentum_decay") = 4e-3, nb::arg("decoupled_weight_decay") = false,
+          nb::kw_only(), foreach ());
+  nb::class_<RAdam, Optimizer>(m, "RAdam", "Adam, rectified while its second moment is uncertain. Liu et al. 2020.")
+      .def(
+          "__init__",
+          [](RAdam* made, nb::handle params, double lr, Betas b, double eps, double weight_decay, bool decoupled,
+             nb::handle) {
+            const RAdamOptions o{lr, b.first, b.second, eps, weight_decay, decoupled};
+            new (made) RAdam(groups_of(params, o));
+          },
+          nb::arg("params"), nb::arg("lr") = 1e-3, nb::arg("betas") = betas, nb::arg("eps") = 1e-8,
+          nb::arg("weight_decay") = 0.0, nb::arg("decoupled_weight_decay") = false, nb::kw_only(), foreach ());
+  nb::class_<Adamax, Optimizer>(m, "Adamax", "Adam by the largest gradient, Kingma & Ba 2015.")
+      .def(
+          "__init__",
+          [](Adamax* made, nb::handle params, double lr, Betas b, double eps, double weight_decay, nb::handle) {
+            new (made) Adamax(groups_of(params, AdamaxOptions{lr, b.first, b.second, eps, weight_decay}));
+          },
+          nb::arg("params"), nb::arg("lr") = 2e-3, nb::arg("betas") = betas, nb::arg("eps") = 1e-8,
+          nb::arg("weight_decay") = 0.0, nb::kw_only(), foreach ());
+  nb::class_<RMSprop, Optimizer>(m, "RMSprop", "Gradients over the root of their mean square, Tieleman & Hinton 2012.")
+      .def(
+          "__init__",
+          [](RMSprop* made, nb::handle params, double lr, double alpha, double eps, double weight_decay,
+             double momentum, bool centered, nb::handle) {
+            new (made) RMSprop(groups_of(params, RMSpropOptions{lr, alpha, eps, weight_decay, momentum, centered}));
+          },
+          nb::arg("params"), nb::arg("lr") = 1e-2, nb::arg("alpha") = 0.99, nb::arg("eps") = 1e-8,
+          nb::arg("weight_decay") = 0.0, nb::arg("momentum") = 0.0, nb::arg("centered") = false, nb::kw_only(),
+          foreach ());
+  nb::class_<Adagrad, Optimizer>(m, "Adagrad",
+                                 "Gradients over the root of the sum of their squares, Duchi et al. 2011.")
+      .def(
+          "__init__",
+          [](Adagrad* made, nb::handle params, double lr, double lr_decay, double weight_decay, double initial,
+             double eps, nb::handle, nb::handle) {
+            new (made) Adagrad(groups_of(params, AdagradOptions{lr, lr_decay, weight_decay, initial, eps}));
+          },
+          nb::arg("params"), nb::arg("lr") = 1e-2, nb::arg("lr_decay") = 0.0, nb::arg("weight_decay") = 0.0,
+          nb::arg("initial_accumulator_value") = 0.0, nb::arg("eps") = 1e-10, nb::kw_only(), foreach (), fused());
+  nb::class_<Adadelta, Optimizer>(m, "Adadelta", "Zeiler 2012.")
+      .def(
+          "__init__",
+          [](Adadelta* made, nb::handle params, double lr, double rho, double eps, double weight_decay, nb::handle) {
+            new (made) Adadelta(groups_of(params, AdadeltaOptions{lr, rho, eps, weight_decay}));
+          },
+          nb::arg("params"), nb::arg("lr") = 1.0, nb::arg("rho") = 0.9, nb::arg("eps") = 1e-6,
+          nb::arg("weight_decay") = 0.0, nb::kw_only(), foreach ());
 }
 
 void bind_optimizers(nb::module_& m) {
@@ -125,12 +208,12 @@ void bind_optimizers(nb::module_& m) {
       .def(
           "__init__",
           [](optim::SGD* made, nb::handle params, double lr, double momentum, double dampening, double weight_decay,
-             bool nesterov) {
+             bool nesterov, nb::handle, nb::handle) {
             const optim::SGDOptions options{lr, momentum, dampening, weight_decay, nesterov};
             new (made) optim::SGD(groups_of(params, options));
           },
           nb::arg("params"), nb::arg("lr") = 1e-3, nb::arg("momentum") = 0.0, nb::arg("dampening") = 0.0,
-          nb::arg("weight_decay") = 0.0, nb::arg("nesterov") = false);
+          nb::arg("weight_decay") = 0.0, nb::arg("nesterov") = false, nb::kw_only(), foreach (), fused());
   bind_adam<optim::Adam, optim::AdamOptions>(m, "Adam", 0, "Kingma & Ba 2015; weight decay is added to the gradient.");
   bind_adam<optim::AdamW, optim::AdamWOptions>(m, "AdamW", 0.01,
                                                "Adam with decoupled weight decay, Loshchilov & Hutter 2019.");
@@ -161,6 +244,7 @@ void bind_scaler(nb::module_& m) {
 void bind_optim(nb::module_& parent) {
   nb::module_ m = parent.def_submodule("_optim");
   bind_optimizers(m);
+  bind_rules(m);
   m.def("constant", &optim::constant, "The factor 1 at every step.");
   m.def("warmup_cosine", &optim::warmup_cosine, nb::arg("warmup"), nb::arg("total"), nb::arg("final_factor") = 0.0,
         "A function of the step for scale_lr(): rises linearly, falls along half a cosine.");

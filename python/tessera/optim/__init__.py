@@ -12,6 +12,12 @@ Optimizer = _C._optim.Optimizer
 SGD = _C._optim.SGD
 Adam = _C._optim.Adam
 AdamW = _C._optim.AdamW
+NAdam = _C._optim.NAdam
+RAdam = _C._optim.RAdam
+Adamax = _C._optim.Adamax
+RMSprop = _C._optim.RMSprop
+Adagrad = _C._optim.Adagrad
+Adadelta = _C._optim.Adadelta
 constant, warmup_cosine, step_decay = _C._optim.constant, _C._optim.warmup_cosine, _C._optim.step_decay
 grad_norm, clip_grad_norm_ = _C._optim.grad_norm, _C._optim.clip_grad_norm_
 
