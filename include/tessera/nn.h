@@ -140,7 +140,16 @@ class Module {
   }
   /// A trainable tensor; registering it in several places ties them.
   Tensor add_parameter(const std::string& name, Tensor value);
-  Tensor add_buffer(const std::string& name, Tensor value);
+  /// A tensor that is not trained; state_dict() has it if `saved`.
+  Tensor add_buffer(const std::string& name, Tensor value, bool saved = true);
+  /// Puts another tensor where this module's own parameter or buffer of that name is; one of another module ties them.
+  /// Throws Error if there is none.
+  Tensor replace_tensor(const std::string& name, Tensor value);
+  /// Makes this handle a module of its own beside its copies: with copies of parameters and buffers, in the same mode,
+  /// without name, children and hooks. Returns (old, new) for each tensor, for those that the layer has as members.
+  std::vector<std::pair<Tensor, Tensor>> separate();
+  /// Parameters and buffers of this module, without those of its children.
+  NamedTensors own_tensors() const;
 
   /// Throws Error unless there are that many inputs.
   void check_inputs(const Tensors& in, size_t least, size_t most) const;
@@ -315,7 +324,10 @@ struct ConvTranspose2d : Module {
 /// x [..., width] normalised over the last dim, then scaled by `weight` (ones) and shifted by `bias` (zeros).
 struct LayerNorm : Module {
   explicit LayerNorm(int64_t width, bool bias = true, double eps = 1e-5);
-  Tensors forward(const Tensors& in) const override { return {layer_norm(one_input(in), weight, bias, eps)}; }
+  /// The same over all dims of `shape`; neither scaled nor shifted unless `affine`.
+  explicit LayerNorm(const Shape& shape, bool affine = true, bool bias = true, double eps = 1e-5);
+  Tensors forward(const Tensors& in) const override;
+  Shape shape;
   double eps;
   Tensor weight, bias;
 };

@@ -1,5 +1,9 @@
 // Modules, which Python may extend: an override of forward() is what the library calls, too.
 #include <nanobind/trampoline.h>
+#include <variant>
+
+#include <nanobind/stl/variant.h>
+
 #include "module.h"
 #include "named.h"
 #include "tessera/nn_recurrent.h"
@@ -10,10 +14,23 @@ namespace {
 // Protected parts of Module, for modules that Python defines.
 struct Open : nn::Module {
   static Tensor parameter(nn::Module& m, const std::string& name, const Tensor& value) {
-    return (m.*static_cast<Tensor (nn::Module::*)(const std::string&, Tensor)>(&Open::add_parameter))(name, value);
+    const bool trained = value.requires_grad();
+    (m.*static_cast<Tensor (nn::Module::*)(const std::string&, Tensor)>(&Open::add_parameter))(name, value);
+    if (!trained) Tensor(value).set_requires_grad(false);
+    return value;
   }
-  static Tensor buffer(nn::Module& m, const std::string& name, const Tensor& value) {
-    return (m.*static_cast<Tensor (nn::Module::*)(const std::string&, Tensor)>(&Open::add_buffer))(name, value);
+  static Tensor buffer(nn::Module& m, const std::string& name, const Tensor& value, bool saved) {
+    return (m.*static_cast<Tensor (nn::Module::*)(const std::string&, Tensor, bool)>(&Open::add_buffer))(name, value,
+                                                                                                         saved);
+  }
+  static Tensor replace(nn::Module& m, const std::string& name, const Tensor& value) {
+    return (m.*static_cast<Tensor (nn::Module::*)(const std::string&, Tensor)>(&Open::replace_tensor))(name, value);
+  }
+  static nn::NamedTensors own(const nn::Module& m) {
+    return (m.*static_cast<nn::NamedTensors (nn::Module::*)() const>(&Open::own_tensors))();
+  }
+  static std::vector<std::pair<Tensor, Tensor>> apart(nn::Module& m) {
+    return (m.*static_cast<std::vector<std::pair<Tensor, Tensor>> (nn::Module::*)()>(&Open::separate))();
   }
   static void child(nn::Module& m, const std::string& name, std::shared_ptr<nn::Module> module) {
     using Add = nn::Child<nn::Module> (nn::Module::*)(const std::string&, const nn::Child<nn::Module>&);
@@ -103,10 +120,17 @@ nb::object call_with_hooks(nb::handle self, const nn::Module& module, nb::object
   return out;
 }
 
-// An M whose forward() Python may override.
+// An M whose forward() Python may override; `own`, if there is one, is what it does otherwise.
 template <class M>
 struct Overridable : M {
   NB_TRAMPOLINE(M);
+  std::function<Tensors(const M&, const Tensors&)> own;
+  // A module of its own, but for its children.
+  Overridable(const M& other, std::vector<std::pair<Tensor, Tensor>>& tensors) : M(other) {
+    if (const auto* made_here = dynamic_cast<const Overridable*>(&other)) own = made_here->own;
+    tensors = Open::apart(*this);
+  }
+  Tensors plain(const Tensors& in) const { return own ? own(*this, in) : M::forward(in); }
   Tensors forward(const Tensors& in) const override {
     {
       const nb::gil_scoped_acquire locked;
@@ -117,7 +141,7 @@ struct Overridable : M {
         return tensors_of(nb_trampoline.base().attr(ticket.key)(*arguments));
       }
     }
-    return M::forward(in);
+    return plain(in);
   }
 };
 
@@ -128,26 +152,66 @@ nb::object forward(const M& module, const nb::args& arguments) {
   {
     const Unlocked unlocked;
     // An override of Python that calls super().forward() is not to be called again. Models of C++ have no class here.
-    out = dynamic_cast<const Overridable<M>*>(&module) ? module.M::forward(in) : module.forward(in);
+    const auto* made_here = dynamic_cast<const Overridable<M>*>(&module);
+    out = made_here ? made_here->plain(in) : module.forward(in);
   }
   return one_or_all(out);
+}
+
+// Copies of modules, which Python fills with copies of their children. `members(module)` are pointers to tensors.
+template <class M, class Class, class Members>
+void copyable(Class& made, const Members& members) {
+  made.def("_copy_to", [members](const M& from, nb::handle to) {
+    if (typeid(from) != typeid(Overridable<M>) && typeid(from) != typeid(M))
+      throw nb::type_error("modules that the library makes of others are not copied; state_dict() is");
+    std::vector<std::pair<Tensor, Tensor>> tensors;
+    auto* copy = new (nb::inst_ptr<M>(to)) Overridable<M>(from, tensors);
+    nb::inst_set_state(to, true, true);
+    for (Tensor* member : members(static_cast<M&>(*copy)))
+      for (const auto& [old, fresh] : tensors)
+        if (same(old, *member)) {
+          *member = fresh;
+          break;
+        }
+  });
+}
+
+// A member that is a parameter. Setting it to that of another module ties the two.
+template <class M, class Class>
+void parameter(Class& made, const char* name, Tensor M::*member) {
+  made.def_prop_rw(
+      name, [member](const M& l) { return l.*member; },
+      [member, name](M& l, const Tensor& value) {
+        if (!(l.*member).defined()) throw Error(std::string(name) + ": the module was made without one");
+        l.*member = Open::replace(l, name, value);
+      },
+      nb::arg("value"));
 }
 
 template <class M>
 auto layer(nb::module_& m, const char* name, const char* doc) {
   nb::class_<M, nn::Module, Overridable<M>> made(m, name, nb::dynamic_attr(), doc);
   made.def("forward", &forward<M>, nb::sig("def forward(self, *args: tessera._C.Tensor | None) -> typing.Any"));
-  if constexpr (requires(M & l) { l.weight; }) made.def_prop_ro("weight", [](const M& l) { return l.weight; });
-  if constexpr (requires(M & l) { l.bias; }) made.def_prop_ro("bias", [](const M& l) { return l.bias; });
-  if constexpr (requires(M & l) { l.eps; }) made.def_ro("eps", &M::eps);
+  if constexpr (requires(M & l) { l.weight; }) parameter(made, "weight", &M::weight);
+  if constexpr (requires(M & l) { l.bias; }) parameter(made, "bias", &M::bias);
+  if constexpr (requires(M & l) { l.eps; }) made.def_rw("eps", &M::eps);
+  if constexpr (!std::is_same_v<M, nn::MultiheadAttention> && !std::is_same_v<M, nn::TransformerBlock>)
+    copyable<M>(made, [](M& l) {
+      std::vector<Tensor*> out;
+      if constexpr (requires { l.weight; }) out.push_back(&l.weight);
+      if constexpr (requires { l.bias; }) out.push_back(&l.bias);
+      if constexpr (requires { l.running_mean; }) out.insert(out.end(), {&l.running_mean, &l.running_var});
+      return out;
+    });
   return made;
 }
 
 void bind_module(nb::module_& m) {
   using nn::Module;
-  nb::class_<Module, Overridable<Module>>(m, "Module", nb::dynamic_attr(), nb::is_weak_referenceable(),
-                                          "Base of all layers and models; forward() says what one does.")
-      .def(nb::init<>())
+  nb::class_<Module, Overridable<Module>> made(m, "Module", nb::dynamic_attr(), nb::is_weak_referenceable(),
+                                               "Base of all layers and models; forward() says what one does.");
+  copyable<Module>(made, [](Module&) { return std::vector<Tensor*>(); });
+  made.def(nb::init<>())
       .def("forward", &forward<Module>,
            nb::sig("def forward(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any"))
       .def(
@@ -227,12 +291,116 @@ void bind_module(nb::module_& m) {
       .def("state_dict", &Module::state_dict, "Parameters and buffers, each once under its first name; no copies.")
       .def("load_state_dict", &Module::load_state_dict, nb::arg("state_dict"), nb::arg("strict") = true,
            nb::call_guard<Unlocked>())
-      .def("add_parameter", &Open::parameter, nb::arg("name"), nb::arg("value"))
-      .def("register_buffer", &Open::buffer, nb::arg("name"), nb::arg("value"))
+      .def("_add_parameter", &Open::parameter, nb::arg("name"), nb::arg("value"))
+      .def("_add_buffer", &Open::buffer, nb::arg("name"), nb::arg("value"), nb::arg("persistent"))
+      .def("_replace_tensor", &Open::replace, nb::arg("name"), nb::arg("value"))
+      .def("_own_tensors",
+           [](const Module& self) {
+             nb::list out;
+             for (const auto& [name, t] : Open::own(self))
+               out.append(nb::make_tuple(name, t, reinterpret_cast<uintptr_t>(t.ref().get())));
+             return out;
+           })
       .def("add_module", &Open::child, nb::arg("name"), nb::arg("module"));
 }
 
 auto generator() { return nb::arg("generator").none() = nb::none(); }
+
+const Tensor& sole(const Tensors& in) {
+  if (in.size() != 1) throw Error("a module takes one tensor, not " + std::to_string(in.size()));
+  return in[0];
+}
+
+// How many rows and columns of zeros a convolution sees around its images, as PyTorch counts them.
+std::array<int64_t, 2> rows_around(const std::variant<std::string, std::array<int64_t, 2>>& padding,
+                                   const std::array<int64_t, 2>& kernel, const std::array<int64_t, 2>& stride,
+                                   const std::array<int64_t, 2>& dilation) {
+  if (const auto* each = std::get_if<1>(&padding)) return {2 * (*each)[0], 2 * (*each)[1]};
+  const std::string& name = std::get<0>(padding);
+  if (name == "valid") return {0, 0};
+  if (name != "same") throw Error("Conv2d: padding '" + name + "' is none of: valid, same");
+  if (stride[0] != 1 || stride[1] != 1) throw Error("Conv2d: padding 'same' takes no stride");
+  return {dilation[0] * (kernel[0] - 1), dilation[1] * (kernel[1] - 1)};
+}
+
+Padding padding_of(const std::string& mode) {
+  if (mode == "zeros") return Padding::Constant;
+  if (mode == "reflect") return Padding::Reflect;
+  if (mode == "replicate") return Padding::Edge;
+  if (mode == "circular") return Padding::Wrap;
+  throw Error("Conv2d: padding_mode '" + mode + "' is none of: zeros, reflect, replicate, circular");
+}
+
+auto padded_convolution(std::array<int64_t, 2> low, std::array<int64_t, 2> high, Padding mode) {
+  return [=](const nn::Conv2d& conv, const Tensors& in) -> Tensors {
+    return {conv2d(pad(sole(in), {0, 0, low[0], low[1]}, {0, 0, high[0], high[1]}, mode), conv.weight, conv.bias,
+                   conv.options)};
+  };
+}
+
+// What `forward` gives, written to its input; where backward may want that as it was, `forward` gets a copy.
+template <class Forward>
+Tensors in_place(const Tensors& in, bool wants_input, const Forward& forward) {
+  const bool copied = wants_input && grad_enabled() && sole(in).requires_grad();
+  const Tensors out = forward(copied ? Tensors{in[0].clone()} : in);
+  return {Tensor(sole(in)).copy_(out[0])};
+}
+
+// Functions of elements. Where they work in place, the input has the result, too.
+template <class M>
+void activation(nb::module_& m, const char* name, const char* doc) {
+  layer<M>(m, name, doc)
+      .def(
+          "__init__",
+          [](M* l, bool inplace) {
+            auto* made = new (l) Overridable<M>();
+            if (!inplace) return;
+            made->own = [](const M& module, const Tensors& in) {
+              return in_place(in, !std::is_same_v<M, nn::ReLU>, [&](const Tensors& x) { return module.M::forward(x); });
+            };
+          },
+          nb::arg("inplace") = false);
+}
+
+void bind_elementwise(nb::module_& m) {
+  layer<nn::Dropout>(m, "Dropout", "Active in training only.")
+      .def(
+          "__init__",
+          [](nn::Dropout* l, double p, bool inplace) {
+            auto* made = new (l) Overridable<nn::Dropout>(p);
+            if (!inplace) return;
+            made->own = [](const nn::Dropout& d, const Tensors& in) {
+              return in_place(in, false, [&](const Tensors& x) { return d.Dropout::forward(x); });
+            };
+          },
+          nb::arg("p") = 0.5, nb::arg("inplace") = false)
+      .def_rw("p", &nn::Dropout::p);
+  activation<nn::ReLU>(m, "ReLU", "max(x, 0).");
+  activation<nn::ReLU6>(m, "ReLU6", "min(max(x, 0), 6).");
+  activation<nn::SiLU>(m, "SiLU", "x sigmoid(x).");
+  layer<nn::GELU>(m, "GELU", "x Phi(x).")
+      .def(
+          "__init__",
+          [](nn::GELU* l, const std::string& approximate) {
+            auto* made = new (l) Overridable<nn::GELU>();
+            if (approximate == "none") return;
+            if (approximate != "tanh") throw Error("GELU: approximate '" + approximate + "' is none of: none, tanh");
+            made->own = [](const nn::GELU&, const Tensors& in) -> Tensors { return {gelu_tanh(sole(in))}; };
+          },
+          nb::arg("approximate") = "none");
+  layer<nn::Tanh>(m, "Tanh", "tanh(x).").def(nb::init<>());
+  layer<nn::Sigmoid>(m, "Sigmoid", "1 / (1 + exp(-x)).").def(nb::init<>());
+  layer<nn::Flatten>(m, "Flatten", "Some dims as one, by default all but the first.")
+      .def(
+          "__init__",
+          [](nn::Flatten* l, int first, int last) {
+            auto* made = new (l) Overridable<nn::Flatten>();
+            made->own = [=](const nn::Flatten&, const Tensors& in) -> Tensors {
+              return {flatten(sole(in), first, last)};
+            };
+          },
+          nb::arg("start_dim") = 1, nb::arg("end_dim") = -1);
+}
 
 void bind_layers(nb::module_& m) {
   layer<nn::Linear>(m, "Linear", "x [..., in] -> x weight^T + bias [..., out].")
@@ -241,30 +409,48 @@ void bind_layers(nb::module_& m) {
           [](nn::Linear* l, int64_t in, int64_t out, bool bias, Generator* g) {
             new (l) Overridable<nn::Linear>(in, out, bias, generator_or_default(g));
           },
-          nb::arg("in_features"), nb::arg("out_features"), nb::arg("bias") = true, generator());
+          nb::arg("in_features"), nb::arg("out_features"), nb::arg("bias") = true, generator())
+      .def_prop_ro("in_features", [](const nn::Linear& l) { return l.weight.size(1); })
+      .def_prop_ro("out_features", [](const nn::Linear& l) { return l.weight.size(0); });
   layer<nn::Embedding>(m, "Embedding", "index [...] -> rows [..., width].")
       .def(
           "__init__",
-          [](nn::Embedding* l, int64_t count, int64_t width, Generator* g) {
-            new (l) Overridable<nn::Embedding>(count, width, generator_or_default(g));
+          [](nn::Embedding* l, int64_t count, int64_t width, std::optional<int64_t> padding, Generator* g) {
+            auto* made = new (l) Overridable<nn::Embedding>(count, width, generator_or_default(g));
+            if (!padding) return;
+            if (*padding < -count || *padding >= count) throw Error("Embedding: padding_idx is no row");
+            const int64_t row = (*padding + count) % count;
+            select(made->weight.detach(), 0, row).fill_(0);
+            made->own = [row](const nn::Embedding& e, const Tensors& in) -> Tensors {
+              return {embedding(sole(in), e.weight, row)};
+            };
           },
-          nb::arg("num_embeddings"), nb::arg("embedding_dim"), generator());
+          nb::arg("num_embeddings"), nb::arg("embedding_dim"), nb::arg("padding_idx") = nb::none(), generator(),
+          "Row `padding_idx` is zero and gets no gradient.")
+      .def_prop_ro("num_embeddings", [](const nn::Embedding& l) { return l.weight.size(0); })
+      .def_prop_ro("embedding_dim", [](const nn::Embedding& l) { return l.weight.size(1); });
   using Pair = std::array<int64_t, 2>;
   const Pair one{1, 1}, none{0, 0};
   layer<nn::Conv2d>(m, "Conv2d", "x [n, in, h, w] -> [n, out, h', w'].")
       .def(
           "__init__",
-          [](nn::Conv2d* l, int64_t in, int64_t out, Pair kernel, Pair stride, Pair padding, Pair dilation,
-             int64_t groups, bool bias, Generator* g) {
+          [](nn::Conv2d* l, int64_t in, int64_t out, Pair kernel, Pair stride, std::variant<std::string, Pair> padding,
+             Pair dilation, int64_t groups, bool bias, const std::string& mode, Generator* g) {
             Conv2dOptions options{.groups = groups};
-            copy_array(stride, options.stride), copy_array(padding, options.padding),
-                copy_array(dilation, options.dilation);
+            const Pair total = rows_around(padding, kernel, stride, dilation);
+            const Pair low{total[0] / 2, total[1] / 2}, high{total[0] - low[0], total[1] - low[1]};
+            const bool plain = mode == "zeros" && low == high;
+            copy_array(stride, options.stride), copy_array(dilation, options.dilation);
+            copy_array(plain ? low : Pair{0, 0}, options.padding);
             const nn::Kernel2d taps(kernel[0], kernel[1]);
-            new (l) Overridable<nn::Conv2d>(in, out, taps, options, bias, generator_or_default(g));
+            auto* made = new (l) Overridable<nn::Conv2d>(in, out, taps, options, bias, generator_or_default(g));
+            if (!plain) made->own = padded_convolution(low, high, padding_of(mode));
           },
           nb::arg("in_channels"), nb::arg("out_channels"), nb::arg("kernel_size"), nb::arg("stride") = one,
           nb::arg("padding") = none, nb::arg("dilation") = one, nb::arg("groups") = 1, nb::arg("bias") = true,
-          generator());
+          nb::arg("padding_mode") = "zeros", generator())
+      .def_prop_ro("in_channels", [](const nn::Conv2d& l) { return l.weight.size(1) * l.options.groups; })
+      .def_prop_ro("out_channels", [](const nn::Conv2d& l) { return l.weight.size(0); });
   layer<nn::ConvTranspose2d>(m, "ConvTranspose2d", "x [n, in, h, w] -> [n, out, h', w'].")
       .def(
           "__init__",
@@ -281,25 +467,30 @@ void bind_layers(nb::module_& m) {
           nb::arg("padding") = none, nb::arg("output_padding") = none, nb::arg("groups") = 1, nb::arg("bias") = true,
           nb::arg("dilation") = one, generator());
   layer<nn::LayerNorm>(m, "LayerNorm", "x [..., width] normalised over the last dim.")
-      .def(nb::init<int64_t, bool, double>(), nb::arg("normalized_shape"), nb::kw_only(), nb::arg("bias") = true,
-           nb::arg("eps") = 1e-5);
+      .def(
+          "__init__",
+          [](nn::LayerNorm* l, std::variant<int64_t, std::vector<int64_t>> shape, double eps, bool affine, bool bias) {
+            const auto* one = std::get_if<int64_t>(&shape);
+            new (l) Overridable<nn::LayerNorm>(one ? Shape{*one} : Shape(std::get<1>(shape)), affine, bias, eps);
+          },
+          nb::arg("normalized_shape"), nb::arg("eps") = 1e-5, nb::arg("elementwise_affine") = true,
+          nb::arg("bias") = true);
   layer<nn::RMSNorm>(m, "RMSNorm", "x [..., width] divided by its root mean square over the last dim.")
       .def(nb::init<int64_t, double>(), nb::arg("normalized_shape"), nb::arg("eps") = 1e-5);
   layer<nn::BatchNorm2d>(m, "BatchNorm2d", "x [n, channels, h, w] normalised over each channel.")
-      .def(nb::init<int64_t, double, double>(), nb::arg("num_features"), nb::kw_only(), nb::arg("momentum") = 0.1,
-           nb::arg("eps") = 1e-5)
+      .def(
+          "__init__",
+          [](nn::BatchNorm2d* l, int64_t features, double eps, double momentum) {
+            new (l) Overridable<nn::BatchNorm2d>(features, momentum, eps);
+          },
+          nb::arg("num_features"), nb::arg("eps") = 1e-5, nb::arg("momentum") = 0.1)
+      .def_prop_ro("num_features", [](const nn::BatchNorm2d& l) { return l.running_mean.size(0); })
+      .def_rw("momentum", &nn::BatchNorm2d::momentum)
       .def_prop_ro("running_mean", [](const nn::BatchNorm2d& l) { return l.running_mean; })
       .def_prop_ro("running_var", [](const nn::BatchNorm2d& l) { return l.running_var; });
   layer<nn::GroupNorm>(m, "GroupNorm", "x [n, channels, ...] normalised over each of some groups of channels.")
       .def(nb::init<int64_t, int64_t, double>(), nb::arg("num_groups"), nb::arg("num_channels"), nb::arg("eps") = 1e-5);
-  layer<nn::Dropout>(m, "Dropout", "Active in training only.").def(nb::init<double>(), nb::arg("p") = 0.5);
-  layer<nn::ReLU>(m, "ReLU", "max(x, 0).").def(nb::init<>());
-  layer<nn::ReLU6>(m, "ReLU6", "min(max(x, 0), 6).").def(nb::init<>());
-  layer<nn::GELU>(m, "GELU", "x Phi(x).").def(nb::init<>());
-  layer<nn::SiLU>(m, "SiLU", "x sigmoid(x).").def(nb::init<>());
-  layer<nn::Tanh>(m, "Tanh", "tanh(x).").def(nb::init<>());
-  layer<nn::Sigmoid>(m, "Sigmoid", "1 / (1 + exp(-x)).").def(nb::init<>());
-  layer<nn::Flatten>(m, "Flatten", "All dims but the first as one.").def(nb::init<>());
+  bind_elementwise(m);
 }
 
 // x and states, one or a tuple of them -> the output and the states, in the form of PyTorch.
@@ -323,6 +514,18 @@ nb::class_<M, nn::Module, Overridable<M>> recurrent(nb::module_& m, const char* 
   made.def("forward", &forward_recurrent<M>, nb::arg("input"), nb::arg("states") = nb::none(),
            nb::sig("def forward(self, input: tessera._C.Tensor, states: typing.Any = None) -> typing.Any"),
            "The output, and the states behind the last step.");
+  made.def_prop_ro("input_size", [](const M& l) { return l.config.in; })
+      .def_prop_ro("hidden_size", [](const M& l) { return l.config.hidden; })
+      .def_prop_ro("num_layers", [](const M& l) { return l.config.layers; })
+      .def_prop_ro("batch_first", [](const M& l) { return l.config.batch_first; })
+      .def_prop_ro("bidirectional", [](const M& l) { return l.config.bidirectional; })
+      .def(
+          "flatten_parameters", [](const M&) {}, "Nothing: weights lie as they are wanted.");
+  copyable<M>(made, [](M& l) {
+    std::vector<Tensor*> out;
+    for (auto& w : l.weights) out.insert(out.end(), {&w.weight_ih, &w.weight_hh, &w.bias_ih, &w.bias_hh});
+    return out;
+  });
   return made;
 }
 
@@ -392,7 +595,7 @@ void bind_blocks(nb::module_& m) {
         return shared(s[i < 0 ? i + n : i]);
       });
   layer<nn::MultiheadAttention>(
-      m, "MultiheadAttention",
+      m, "SelfAttention",
       "Self-attention of x [batch, tokens, width]; takes x, a mask and a residual. `alibi` is the "
       "largest exponent of ALiBi's slopes, 8 as in its paper, or 0: none.")
       .def(
@@ -409,7 +612,7 @@ void bind_blocks(nb::module_& m) {
   layer<nn::TransformerBlock>(
       m, "TransformerBlock",
       "x += attention(norm1(x)); x += down(act(up(norm2(x)))); takes x and a mask. `alibi` as in "
-      "MultiheadAttention.")
+      "SelfAttention.")
       .def(
           "__init__",
           [](nn::TransformerBlock* l, int64_t width, int64_t heads, int64_t hidden, bool bias, bool causal,

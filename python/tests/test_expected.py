@@ -48,8 +48,8 @@ def test_copies():
     assert copy.copy(x).data_ptr() == x.data_ptr()
     with pytest.raises(tessera.Error, match="^deepcopy: .*recorded operations; use detach"):
         copy.deepcopy(x * 2)
-    with pytest.raises(TypeError, match=r"^Linear: modules are not copied or pickled; state_dict\(\) is$"):
-        copy.deepcopy(nn.Linear(1, 1))
+    with pytest.raises(TypeError, match=r"^Linear: modules are not pickled; state_dict\(\) is$"):
+        pickle.dumps(nn.Linear(1, 1))
 
 
 def test_arrays_of_tensors():

@@ -1,4 +1,6 @@
 """Modules, optimizers, mixed precision."""
+import copy
+
 import numpy as np
 import pytest
 import tessera
@@ -162,7 +164,7 @@ def test_autocast_and_scaler():
 LAYERS = [(nn.Conv2d(2, 4, 3, padding=1), (1, 2, 5, 5), (1, 4, 5, 5)), (nn.BatchNorm2d(2), (2, 2, 3, 3), (2, 2, 3, 3)),
           (nn.ConvTranspose2d(2, 4, 2, stride=2), (1, 2, 3, 3), (1, 4, 6, 6)), (nn.LayerNorm(5), (2, 5), (2, 5)),
           (nn.GroupNorm(2, 4), (1, 4, 3), (1, 4, 3)), (nn.RMSNorm(5), (2, 5), (2, 5)), (nn.Flatten(), (2, 3, 4), (2, 12)),
-          (nn.MultiheadAttention(8, 2), (1, 3, 8), (1, 3, 8)), (nn.TransformerBlock(8, 2), (1, 3, 8), (1, 3, 8)),
+          (nn.SelfAttention(8, 2), (1, 3, 8), (1, 3, 8)), (nn.TransformerBlock(8, 2), (1, 3, 8), (1, 3, 8)),
           (nn.Dropout(0.5), (3,), (3,)), (nn.GELU(), (3,), (3,))]
 
 
@@ -180,7 +182,7 @@ def test_attention_adds_slopes():
     x = tessera.randn(2, 5, 8)
     distance = tessera.arange(5.0).reshape(1, 5) - tessera.arange(5.0).reshape(5, 1)
     slopes = tessera.tensor([2.0**-4, 2.0**-8]).reshape(2, 1, 1)
-    layer = nn.MultiheadAttention(8, 2, alibi=8)
+    layer = nn.SelfAttention(8, 2, alibi=8)
     part = lambda module, name: module.get_submodule(name)
     qkv = part(layer, "qkv")(x).reshape(2, 5, 3, 2, 4)
     q, k, v = (qkv[:, :, i].transpose(1, 2) for i in range(3))
@@ -195,7 +197,7 @@ def test_attention_adds_slopes():
     wanted = x + part(block, "attention")(part(block, "norm1")(x))
     wanted = wanted + part(block, "down")(functional.gelu(part(block, "up")(part(block, "norm2")(wanted))))
     assert (block(x) - wanted).abs().max().item() < 1e-5
-    for refused in (nn.MultiheadAttention, nn.TransformerBlock):
+    for refused in (nn.SelfAttention, nn.TransformerBlock):
         with pytest.raises(tessera.Error, match="alibi = 65 is not in"):
             refused(8, 2, alibi=65)
 
@@ -285,3 +287,110 @@ def test_convolutions_with_rectangular_kernels():
     assert list(nn.Conv2d(3, 4, 3)(x).shape) == [2, 4, 5, 6]
     with pytest.raises(tessera.Error, match="kernel 0x2"):
         nn.Conv2d(3, 4, (0, 2))
+
+
+def test_options_have_the_names_of_pytorch():
+    x = tessera.tensor([[-1.0, 2.0]])
+    assert nn.ReLU(inplace=True)(x) is not None and x.tolist() == [[0.0, 2.0]]
+    y = tessera.tensor([[-1.0, 2.0]], requires_grad=True)
+    z = y * 2
+    nn.functional.leaky_relu(z, 0.5, inplace=True)
+    z.sum().backward()
+    assert z.tolist() == [[-1.0, 4.0]] and y.grad.tolist() == [[1.0, 2.0]]
+    assert nn.functional.relu(tessera.tensor([-1.0, 1.0]), True).tolist() == [0.0, 1.0]
+    rows = nn.Embedding(4, 3, padding_idx=-1)
+    rows(tessera.tensor([0, 3])).sum().backward()
+    assert rows.weight[3].tolist() == [0, 0, 0] and rows.weight.grad.sum(1).tolist() == [3, 0, 0, 0]
+    image = tessera.randn(1, 2, 5, 6)
+    assert tuple(nn.Conv2d(2, 3, (3, 2), padding="same", dilation=(1, 2))(image).shape) == (1, 3, 5, 6)
+    conv = nn.Conv2d(2, 3, 3, padding=1, padding_mode="reflect")
+    around = nn.functional.pad(image, (1, 1, 1, 1), mode="reflect")
+    np.testing.assert_allclose(conv(image).detach().numpy(),
+                               nn.functional.conv2d(around, conv.weight, conv.bias).detach().numpy(), rtol=1e-5, atol=1e-6)
+    assert tuple(nn.Flatten(0, 1)(image).shape) == (2, 5, 6)
+    assert not dict(nn.LayerNorm(6, elementwise_affine=False).named_parameters())
+    norm = nn.LayerNorm((5, 6))
+    assert tuple(norm.weight.shape) == (5, 6)
+    plain = nn.LayerNorm((5, 6), elementwise_affine=False)
+    np.testing.assert_allclose(norm(image).detach().numpy(), plain(image).numpy(), atol=1e-6)
+    np.testing.assert_allclose(plain(image).numpy().mean((2, 3)), 0, atol=1e-6)
+    assert nn.Linear(3, 4).in_features == 3 and nn.Conv2d(4, 6, 3, groups=2).in_channels == 4
+    for wrong in (lambda: nn.Embedding(4, 3, padding_idx=4), lambda: nn.Conv2d(1, 1, 3, stride=2, padding="same"),
+                  lambda: nn.Conv2d(1, 1, 3, padding_mode="mirror"), lambda: nn.GELU("erf")):
+        with pytest.raises(tessera.Error):
+            wrong()
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(5, 4), nn.Linear(4, 5, bias=False)
+        self.head.weight = self.embed.weight
+        self.scale = nn.Parameter(tessera.ones(4))
+        self.frozen = nn.Parameter(tessera.ones(4), requires_grad=False)
+        self.register_buffer("table", tessera.arange(4).float(), persistent=False)
+        self.register_buffer("count", tessera.zeros(1))
+        self.register_buffer("nothing", None)
+        self.parts = nn.ModuleList([nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True)), nn.LSTM(4, 4), nn.BatchNorm2d(2)])
+
+    def forward(self, x):
+        return self.head(self.parts[1](self.parts[0](self.embed(x)) * self.scale + self.table)[0])
+
+
+def test_parameters_are_tied_frozen_and_replaced():
+    model = Tied()
+    names = dict(model.named_parameters())
+    assert "embed.weight" in names and "head.weight" not in names and not names["frozen"].requires_grad
+    assert "count" in model.state_dict() and "table" not in model.state_dict() and model.nothing is None
+    assert model.table.tolist() == [0, 1, 2, 3] and "table" in dict(model.named_buffers())
+    model(tessera.tensor([[1, 2]])).sum().backward()
+    assert model.head.weight.grad is not None and model.head.weight.grad.tolist() == model.embed.weight.grad.tolist()
+    model.scale = nn.Parameter(tessera.full((4,), 2.0))
+    model.count = model.count + 3
+    assert dict(model.named_parameters())["scale"].tolist() == [2] * 4 and model.state_dict()["count"].tolist() == [3]
+    model.load_state_dict(model.state_dict())
+    model.double()
+    assert model.table.dtype == tessera.float64
+    with pytest.raises(tessera.Error):
+        nn.Linear(2, 2, bias=False).bias = nn.Parameter(tessera.ones(2))
+
+
+def test_copies_of_modules_are_their_own():
+    model = Tied()
+    x = tessera.tensor([[1, 2], [3, 4]])
+    other = copy.deepcopy(model.eval())
+    assert not other.training and type(other) is Tied
+    assert np.array_equal(model(x).detach().numpy(), other(x).detach().numpy())
+    assert [n for n, _ in other.named_parameters()] == [n for n, _ in model.named_parameters()]
+    before = model(x).detach().numpy()
+    with tessera.no_grad():
+        for p in other.parameters():
+            p.add_(1)
+        other.table.add_(1)
+    assert np.array_equal(model(x).detach().numpy(), before) and not np.array_equal(other(x).detach().numpy(), before)
+    assert np.array_equal(other.head.weight.detach().numpy(), other.embed.weight.detach().numpy())  # tied there, too
+    assert other.parts[0] is dict(other.named_modules())["parts.0"] and not other.frozen.requires_grad
+    other(x).sum().backward()
+    assert other.scale.grad is not None and model.scale.grad is None
+    assert other.parts[1].weight_ih_l0.grad is not None and model.parts[1].weight_ih_l0.grad is None
+    with pytest.raises(TypeError, match="state_dict"):
+        copy.deepcopy(nn.TransformerBlock(4, 2))
+
+
+IN_PLACE = ["relu", "relu6", "silu", "elu", "celu", "selu", "mish", "hardswish", "hardsigmoid", "leaky_relu", "hardtanh"]
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_functions_in_place_are_the_same(name):
+    function = getattr(nn.functional, name)
+    layers = [name for name in ("ReLU", "ReLU6", "SiLU") if name.lower() == function.__name__]
+    calls = [lambda x: function(x, inplace=True), *(getattr(nn, layer)(inplace=True) for layer in layers)]
+    for call in calls:
+        x = tessera.linspace(-4, 4, 21).requires_grad_()
+        function(x * 1.5).square().sum().backward()
+        wanted, x.grad = x.grad.numpy(), None
+        y = x * 1.5
+        z = call(y)
+        z.square().sum().backward()
+        assert np.array_equal(y.detach().numpy(), function(x * 1.5).detach().numpy())
+        np.testing.assert_allclose(x.grad.numpy(), wanted, rtol=1e-6)

@@ -95,9 +95,20 @@ ConvTranspose2d::ConvTranspose2d(int64_t in, int64_t out, Kernel2d kernel, const
   if (bias) this->bias = add_parameter("bias", uniform_weight({out}, fan_in, generator));
 }
 
-LayerNorm::LayerNorm(int64_t width, bool bias, double eps) : eps(eps) {
-  weight = add_parameter("weight", ones({width}));
-  if (bias) this->bias = add_parameter("bias", zeros({width}));
+LayerNorm::LayerNorm(int64_t width, bool bias, double eps) : LayerNorm(Shape{width}, true, bias, eps) {}
+
+LayerNorm::LayerNorm(const Shape& shape, bool affine, bool bias, double eps) : shape(shape), eps(eps) {
+  check(!shape.empty(), "LayerNorm: no dims to normalise over");
+  if (affine) weight = add_parameter("weight", ones(shape));
+  if (affine && bias) this->bias = add_parameter("bias", zeros(shape));
+}
+
+Tensors LayerNorm::forward(const Tensors& in) const {
+  const Tensor& x = one_input(in);
+  const int dims = static_cast<int>(shape.size());
+  if (weight.defined() || dims == 1) return {layer_norm(x, weight, bias, eps)};
+  check(x.dim() >= dims, fmt::format("LayerNorm: {} has fewer dims than {}", to_string(x.shape()), to_string(shape)));
+  return {reshape(layer_norm(flatten(x, -dims), {}, {}, eps), x.shape())};
 }
 
 RMSNorm::RMSNorm(int64_t width, double eps) : eps(eps) { weight = add_parameter("weight", ones({width})); }

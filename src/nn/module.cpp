@@ -39,6 +39,7 @@ struct PackedCopy {
 
 struct Module::State {
   NamedTensors parameters, buffers;
+  std::set<std::string> unsaved;  // names of buffers
   NamedModules children;
   std::string name;
   bool training = true;
@@ -69,6 +70,18 @@ struct Module::State {
   void each(NamedTensors State::*list, const std::string& prefix, const Fn& fn) const {
     for (const auto& [name, t] : this->*list) fn(prefix + name, t);
     for (const auto& [name, child] : children) child.module().state_->each(list, prefix + name + ".", fn);
+  }
+  // Those that are saved.
+  template <class Fn>
+  void each_saved(const std::string& prefix, const Fn& fn) const {
+    each(&State::parameters, prefix, fn);
+    each_saved_buffer(prefix, fn);
+  }
+  template <class Fn>
+  void each_saved_buffer(const std::string& prefix, const Fn& fn) const {
+    for (const auto& [name, t] : buffers)
+      if (!unsaved.contains(name)) fn(prefix + name, t);
+    for (const auto& [name, child] : children) child.module().state_->each_saved_buffer(prefix + name + ".", fn);
   }
   // The same without repeating a tensor that has several names.
   NamedTensors unique(NamedTensors State::*list) const {
@@ -321,8 +334,10 @@ void Module::to(MemoryFormat format) {
 
 StateDict Module::state_dict() const {
   StateDict out;
-  for (auto& list : {named_parameters(), named_buffers()})
-    for (auto& [name, t] : list) out.emplace(name, t.detach());
+  std::unordered_set<const TensorImpl*> seen;
+  state_->each_saved("", [&](const std::string& name, const Tensor& t) {
+    if (seen.insert(t.ref().get()).second) out.emplace(name, t.detach());
+  });
   return out;
 }
 
@@ -363,8 +378,7 @@ void Module::load_state_dict(const StateDict& dict, bool strict) {
     else if (!equal_bytes(target.source, source))
       mismatched.push_back(fmt::format("{} and {} are tied here and differ there", target.name, name));
   };
-  state_->each(&State::parameters, "", visit);
-  state_->each(&State::buffers, "", visit);
+  state_->each_saved("", visit);
   if (strict) {
     for (const Target& t : targets)
       if (!t.source.defined() && !dict.contains(t.name)) missing.push_back(t.name);
@@ -411,10 +425,41 @@ Tensor Module::add_parameter(const std::string& name, Tensor value) {
   state_->parameters.emplace_back(name, value);
   return value;
 }
-Tensor Module::add_buffer(const std::string& name, Tensor value) {
+Tensor Module::add_buffer(const std::string& name, Tensor value, bool saved) {
   check_new(name);
   state_->buffers.emplace_back(name, value);
+  if (!saved) state_->unsaved.insert(name);
   return value;
+}
+NamedTensors Module::own_tensors() const {
+  NamedTensors out = state_->parameters;
+  out.insert(out.end(), state_->buffers.begin(), state_->buffers.end());
+  return out;
+}
+std::vector<std::pair<Tensor, Tensor>> Module::separate() {
+  NoGrad guard;
+  auto fresh = std::make_shared<State>();
+  std::vector<std::pair<Tensor, Tensor>> out;
+  for (const auto list : {&State::parameters, &State::buffers})
+    for (const auto& [name, t] : (*state_).*list) {
+      Tensor copy = t.detach().clone();
+      if (t.requires_grad()) copy.set_requires_grad();
+      ((*fresh).*list).emplace_back(name, copy);
+      out.emplace_back(t, copy);
+    }
+  fresh->unsaved = state_->unsaved;
+  fresh->training = state_->training;
+  state_ = std::move(fresh);
+  return out;
+}
+Tensor Module::replace_tensor(const std::string& name, Tensor value) {
+  for (NamedTensors* list : {&state_->parameters, &state_->buffers})
+    for (auto& [own, tensor] : *list)
+      if (own == name) {
+        state_->drop_copies();
+        return tensor = std::move(value);
+      }
+  throw Error(fmt::format("{}: there is no parameter or buffer \"{}\" of its own", title(), name));
 }
 
 }  // namespace tessera::nn

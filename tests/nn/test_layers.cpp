@@ -78,6 +78,13 @@ TEST(Layers, ComputeWhatTheirOperatorsDo) {
   EXPECT_LT(distance(fc(x, Activation::Relu, r), relu(fc(x)) + r), 1e-6);
   EXPECT_FALSE(Linear(11, 7, false, g).bias.defined());
   EXPECT_LT(distance(LayerNorm(11)(x), layer_norm(x)), 1e-6);
+  EXPECT_LT(distance(LayerNorm(Shape{11}, false)(x), layer_norm(x)), 1e-6);
+  const LayerNorm plane(x.shape(), false);
+  EXPECT_TRUE(plane.parameters().empty());
+  EXPECT_LT(distance(plane(x), reshape(layer_norm(flatten(x)), x.shape())), 1e-6);
+  EXPECT_LT(distance(LayerNorm(x.shape())(x), plane(x)), 1e-6);
+  EXPECT_THROW(LayerNorm(Shape{}), Error);
+  EXPECT_THROW(LayerNorm(Shape{2, 3, 11}, false)(ones({11})), Error);
   EXPECT_LT(distance(RMSNorm(11)(x), rms_norm(x)), 1e-6);
 
   const Tensor image = randn({2, 6, 5, 7}, g);

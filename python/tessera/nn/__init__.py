@@ -2,9 +2,12 @@
 from __future__ import annotations
 
 from .. import _C
-from . import functional, init  # noqa: F401
+from . import functional, init, utils  # noqa: F401
 from .base import Module, Parameter  # noqa: F401
 from .layers import *  # noqa: F401, F403
+from .cells import *  # noqa: F401, F403
+from .transformer import (  # noqa: F401
+    MultiheadAttention, Transformer, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer)
 
 # A line each, which type checkers take for names of classes.
 Sequential = _C._nn.Sequential
@@ -27,5 +30,5 @@ GELU = _C._nn.GELU
 SiLU = _C._nn.SiLU
 Tanh = _C._nn.Tanh
 Sigmoid = _C._nn.Sigmoid
-MultiheadAttention = _C._nn.MultiheadAttention
+SelfAttention = _C._nn.SelfAttention
 TransformerBlock = _C._nn.TransformerBlock

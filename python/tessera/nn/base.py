@@ -21,15 +21,68 @@ class Parameter(_C.Tensor):
 
 
 def __setattr__(self, name: str, value: float) -> None:
-    """What is a parameter or a module becomes a part under the name of the attribute."""
+    """What is a parameter or a module becomes a part under the name of the attribute. A tensor takes the place of the parameter
+    or buffer of that name; one of another module ties the two."""
     if isinstance(value, Module):
         if name in dict(self.named_children()):
             self.replace(name, value, any_shapes=True)
         else:
             self.add_module(name, value)
-    elif isinstance(value, Parameter):
-        self.add_parameter(name, value)
+    elif isinstance(value, _C.Tensor) and not isinstance(getattr(type(self), name, None), property):
+        if name in self.__dict__.get("_names", ()):
+            self._replace_tensor(name, value)
+        elif isinstance(value, Parameter):
+            return self.add_parameter(name, value)
     object.__setattr__(self, name, value)
+
+
+def _part(self, name: str) -> Any:
+    """A parameter, buffer or child of that name which is no attribute, such as those of the library's layers."""
+    if not name.startswith("__"):
+        for own, part in [(own, tensor) for own, tensor, _ in self._own_tensors()] + self.named_children():
+            if own == name:
+                return part
+    raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+def add_parameter(self, name: str, value: Tensor | None) -> None:
+    """Registers a tensor as a parameter, which becomes the attribute of that name. None is that attribute alone."""
+    if value is not None:
+        self._add_parameter(name, value)
+        self.__dict__.setdefault("_names", set()).add(name)
+    object.__setattr__(self, name, value)
+
+
+def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> Tensor | None:
+    """Registers a tensor that is not trained, which becomes the attribute of that name; state_dict() has it if `persistent`.
+    None is that attribute alone."""
+    if tensor is not None:
+        self._add_buffer(name, tensor, persistent)
+        self.__dict__.setdefault("_names", set()).add(name)
+    object.__setattr__(self, name, tensor)
+    return tensor
+
+
+def __deepcopy__(self, memo: Any) -> Module:
+    """A module of its own, without hooks and gradients. What is tied below is tied in the copy."""
+    import copy
+    made = memo[id(self)] = type(self).__new__(type(self))
+    self._copy_to(made)
+    copies, here = memo.setdefault("tensors of modules", {}), {name: tensor for name, tensor, _ in made._own_tensors()}
+    for name, _, place in self._own_tensors():
+        first = copies.setdefault(place, here[name])
+        if first is not here[name]:
+            here[name] = first
+            if isinstance(getattr(type(made), name, None), property):
+                object.__setattr__(made, name, first)
+            else:
+                made._replace_tensor(name, first)
+    for name, child in self.named_children():
+        made.add_module(name, copy.deepcopy(child, memo))
+    for name, value in self.__dict__.items():
+        own = name in self.__dict__.get("_names", ())
+        object.__setattr__(made, name, here[name] if own else copy.deepcopy(value, memo))
+    return made
 
 
 def to(self, *args: Tensor | DTypeLike | DeviceLike | None, dtype: DTypeLike | None = None, device: DeviceLike | None = None,
@@ -168,12 +221,12 @@ def __repr__(self) -> str:
 
 
 def __reduce_ex__(self, protocol) -> Any:
-    raise TypeError(f"{type(self).__name__}: modules are not copied or pickled; state_dict() is")
+    raise TypeError(f"{type(self).__name__}: modules are not pickled; state_dict() is")
 
 
-Module._named_modules = Module.named_modules
+Module._named_modules, Module.__getattr__ = Module.named_modules, _part
 for _function in (__setattr__, to, cpu, cuda, half, bfloat16, float, double, modules, named_modules, buffers, get_parameter,
                   apply, requires_grad_, register_forward_pre_hook, register_forward_hook, extra_repr, replace, _see_children,
-                  __repr__, __reduce_ex__):
+                  add_parameter, register_buffer, __deepcopy__, __repr__, __reduce_ex__):
     setattr(Module, _function.__name__, _function)
 Module.register_parameter, Module.register_module = Module.add_parameter, Module.add_module

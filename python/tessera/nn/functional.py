@@ -3,9 +3,11 @@ from __future__ import annotations
 
 import builtins
 import functools
+import inspect
 import math
 
 from .. import _C, autograd, creation, functions, shapes
+from .._documents import signature_of as _signature_of, text_of as _text_of
 from .._guard import guard as _guard
 from .._C import (  # noqa: F401
     celu, channel_shuffle, elu, hardsigmoid, hardswish, logsigmoid, mish, pixel_shuffle, pixel_unshuffle, relu,
@@ -390,6 +392,29 @@ def rrelu(input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, trainin
     return _C.rrelu(input, lower, upper, training)
 
 
+def dropout1d(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+    """Whole channels of [n, c, length] zeroed, the others scaled."""
+    return _dropped_channels(input, p, training, 1)
+
+
+def dropout2d(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+    """Whole channels of [n, c, h, w] zeroed, the others scaled."""
+    return _dropped_channels(input, p, training, 2)
+
+
+def dropout3d(input: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+    """Whole channels of [n, c, d, h, w] zeroed, the others scaled."""
+    return _dropped_channels(input, p, training, 3)
+
+
+def _dropped_channels(input, p, training, n):
+    if not training or p == 0:
+        return input
+    if input.ndim == n + 1:
+        return _C.feature_dropout(input.unsqueeze(0), p).squeeze(0)
+    return _C.feature_dropout(input, p)
+
+
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False) -> Tensor:
     return _C.alpha_dropout(input, p) if training else input
 
@@ -485,7 +510,7 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-06
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float =
                                  0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, *,
                                  alibi: float = 0.0) -> Tensor:
-    """dropout(softmax(scale q k^T + mask)) v of [batch..., heads, tokens, width]; `alibi` as in MultiheadAttention."""
+    """dropout(softmax(scale q k^T + mask)) v of [batch..., heads, tokens, width]; `alibi` as in SelfAttention."""
     all_three = [x.unsqueeze(0) if x.ndim == 2 else x for x in (query, key, value)]
     lead = shapes.broadcast_shapes(*(x.shape[:-3] for x in all_three))
     batch = math.prod(lead)  # not -1: there may be no keys
@@ -655,5 +680,32 @@ def triplet_margin_with_distance_loss(anchor: Tensor, positive: Tensor, negative
         far = _C.minimum(far, distance(positive, negative))
     return _reduced(_C.relu(near - far + margin), reduction)
 
+
+# ---- functions that may write their result to their input
+
+
+def _may_write(name, function):
+    """The same with a last argument `inplace`. Where backward may want the input as it was, the function gets a copy."""
+    wants_input = name not in ("relu", "dropout")
+    signature = _signature_of(function)
+    count = len(signature.parameters) - 1
+
+    def wrapped(input, *args, inplace=False, **kwargs):
+        if len(args) > count:
+            *args, inplace = args
+        if not inplace:
+            return function(input, *args, **kwargs)
+        copied = wants_input and input.requires_grad and autograd.is_grad_enabled()
+        return input.copy_(function(input.clone() if copied else input, *args, **kwargs))
+    last = inspect.Parameter("inplace", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False, annotation="bool")
+    wrapped.__signature__ = signature.replace(parameters=[*signature.parameters.values(), last])
+    wrapped.__name__ = wrapped.__qualname__ = name
+    wrapped.__doc__ = (function.__doc__ or "").partition("\n\n")[2] or function.__doc__ or _text_of(name)
+    return wrapped
+
+
+for _name in """relu relu6 elu selu celu silu mish hardswish hardsigmoid leaky_relu hardtanh threshold rrelu dropout dropout1d
+dropout2d dropout3d alpha_dropout feature_alpha_dropout""".split():
+    globals()[_name] = _may_write(_name, globals()[_name])
 
 _guard(globals())

@@ -24,9 +24,9 @@ class _Functional(Module):
         return ", ".join(f"{name}={value}" for name, value in self.options.items())
 
 
-def _layer(name, function, tensors=1):
+def _layer(name, function, tensors=1, base=None):
     doc = (function.__doc__ or "").strip() or f"nn.functional.{function.__name__}() as a module."
-    return type(name, (_Functional,), {"function": staticmethod(function), "tensors": tensors, "__doc__": doc,
+    return type(name, (base or _Functional,), {"function": staticmethod(function), "tensors": tensors, "__doc__": doc,
                                        "__module__": "tessera.nn.layers"})
 
 
@@ -36,15 +36,18 @@ AdaptiveAvgPool3d adaptive_avg_pool3d, AdaptiveMaxPool1d adaptive_max_pool1d, Ad
 AdaptiveMaxPool3d adaptive_max_pool3d, LeakyReLU leaky_relu, ELU elu, SELU selu, CELU celu, Softplus softplus, Softmax softmax,
 LogSoftmax log_softmax, Softmin softmin, Softsign softsign, Softshrink softshrink, Hardtanh hardtanh, Hardswish hardswish,
 Hardsigmoid hardsigmoid, Hardshrink hardshrink, Mish mish, LogSigmoid logsigmoid, Tanhshrink tanhshrink, Threshold threshold,
-GLU glu, PixelShuffle pixel_shuffle, PixelUnshuffle pixel_unshuffle, Upsample interpolate, Unfold unfold, Fold fold"""
+GLU glu, PixelShuffle pixel_shuffle, PixelUnshuffle pixel_unshuffle, Upsample interpolate, Unfold unfold, Fold fold,
+ChannelShuffle channel_shuffle, LocalResponseNorm local_response_norm"""
 _TWO = """CrossEntropyLoss cross_entropy, MSELoss mse_loss, L1Loss l1_loss, NLLLoss nll_loss, BCELoss binary_cross_entropy,
 BCEWithLogitsLoss binary_cross_entropy_with_logits, SmoothL1Loss smooth_l1_loss, HuberLoss huber_loss, KLDivLoss kl_div,
 PoissonNLLLoss poisson_nll_loss, HingeEmbeddingLoss hinge_embedding_loss, SoftMarginLoss soft_margin_loss,
 MultiMarginLoss multi_margin_loss, MultiLabelSoftMarginLoss multilabel_soft_margin_loss, CosineSimilarity cosine_similarity,
-PairwiseDistance pairwise_distance"""
+PairwiseDistance pairwise_distance, MultiLabelMarginLoss multilabel_margin_loss, MaxUnpool1d max_unpool1d,
+MaxUnpool2d max_unpool2d, MaxUnpool3d max_unpool3d"""
 _THREE = """GaussianNLLLoss gaussian_nll_loss, MarginRankingLoss margin_ranking_loss, CosineEmbeddingLoss cosine_embedding_loss,
-TripletMarginLoss triplet_margin_loss"""
-for _count, _pairs in enumerate((_ONE, _TWO, _THREE), start=1):
+TripletMarginLoss triplet_margin_loss, TripletMarginWithDistanceLoss triplet_margin_with_distance_loss"""
+_FOUR = "CTCLoss ctc_loss"
+for _count, _pairs in enumerate((_ONE, _TWO, _THREE, _FOUR), start=1):
     for _pair in _pairs.split(","):
         _name, _function = _pair.split()
         globals()[_name] = _layer(_name, getattr(functional, _function), _count)
@@ -71,18 +74,39 @@ class Unflatten(Module):
         return input.unflatten(self.dim, self.unflattened_size)
 
 
+class _TrainedOnly(_Functional):
+    """A function that is what it is in training, and nothing in evaluation."""
+
+    def forward(self, input):
+        return type(self).function(input, training=self.training, **self.options)
+
+
+for _name, _function in (("Dropout1d", "dropout1d"), ("Dropout2d", "dropout2d"), ("Dropout3d", "dropout3d"), ("RReLU", "rrelu"),
+                         ("AlphaDropout", "alpha_dropout"), ("FeatureAlphaDropout", "feature_alpha_dropout")):
+    _made = _layer(_name, getattr(functional, _function), base=_TrainedOnly)
+    globals()[_name] = _made
+
+
 class _Convolution(Module):
     """x [n, in, ...] -> [n, out, ...]; weights uniform in ±1/sqrt(inputs of an output)."""
 
-    def __init__(self, in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1, groups=1, bias=True):
+    def __init__(self, in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1, groups=1, bias=True,
+                 padding_mode="zeros"):
         super().__init__()
         window = functional._each(kernel_size, self.dims)
+        self.in_channels, self.out_channels, self.kernel_size, self.around = in_channels, out_channels, tuple(window), None
+        if padding_mode != "zeros":
+            low, high = functional._padding(padding, creation.empty(1, 1, *window), functional._each(dilation, self.dims), self.dims)
+            self.around = {"pad": [n for pair in zip(low[::-1], high[::-1]) for n in pair], "mode": padding_mode}
+            padding = 0
         self.options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
         bound = 1 / math.sqrt(in_channels // groups * math.prod(window))
         self.weight = Parameter(creation.empty(out_channels, in_channels // groups, *window).uniform_(-bound, bound))
         self.bias = Parameter(creation.empty(out_channels).uniform_(-bound, bound)) if bias else None
 
     def forward(self, input):
+        if self.around:
+            input = functional.pad(input, **self.around)
         return type(self).function(input, self.weight, self.bias, **self.options)
 
 
@@ -96,16 +120,51 @@ class Conv3d(_Convolution):
     dims, function = 3, staticmethod(functional.conv3d)
 
 
-class _BatchNorm(Module):
-    def __init__(self, num_features, eps=1e-5, momentum=0.1):
+class _ConvTranspose(Module):
+    """x [n, in, ...] -> [n, out, ...]; weights uniform in ±1/sqrt(out / groups * taps)."""
+
+    def __init__(self, in_channels, out_channels, kernel_size, stride=1, padding=0, output_padding=0, groups=1, bias=True,
+                 dilation=1):
         super().__init__()
-        self.eps, self.momentum = eps, momentum
-        self.weight, self.bias = Parameter(creation.ones(num_features)), Parameter(creation.zeros(num_features))
-        self.running_mean = self.register_buffer("running_mean", creation.zeros(num_features))
-        self.running_var = self.register_buffer("running_var", creation.ones(num_features))
+        window = functional._each(kernel_size, self.dims)
+        self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, tuple(window)
+        self.options = {"stride": stride, "padding": padding, "output_padding": output_padding, "groups": groups,
+                        "dilation": dilation}
+        bound = 1 / math.sqrt(out_channels // groups * math.prod(window))
+        self.weight = Parameter(creation.empty(in_channels, out_channels // groups, *window).uniform_(-bound, bound))
+        self.bias = Parameter(creation.empty(out_channels).uniform_(-bound, bound)) if bias else None
 
     def forward(self, input):
-        return functional.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, self.training,
+        return type(self).function(input, self.weight, self.bias, **self.options)
+
+
+class ConvTranspose1d(_ConvTranspose):
+    """x [n, in, length] -> [n, out, length']."""
+    dims, function = 1, staticmethod(functional.conv_transpose1d)
+
+
+class ConvTranspose3d(_ConvTranspose):
+    """x [n, in, d, h, w] -> [n, out, d', h', w']."""
+    dims, function = 3, staticmethod(functional.conv_transpose3d)
+
+
+class _BatchNorm(Module):
+    tracks = True
+
+    def __init__(self, num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=None):
+        super().__init__()
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.weight = Parameter(creation.ones(num_features)) if affine else None
+        self.bias = Parameter(creation.zeros(num_features)) if affine else None
+        tracks = self.tracks if track_running_stats is None else track_running_stats
+        self.register_buffer("running_mean", creation.zeros(num_features) if tracks else None)
+        self.register_buffer("running_var", creation.ones(num_features) if tracks else None)
+
+    def _of_batch(self):
+        return self.training or self.running_mean is None
+
+    def forward(self, input):
+        return functional.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, self._of_batch(),
                                      self.momentum, self.eps)
 
 
@@ -117,6 +176,71 @@ class BatchNorm3d(_BatchNorm):
     """x [n, channels, d, h, w] normalised over each channel."""
 
 
+class _InstanceNorm(_BatchNorm):
+    tracks = False
+
+    def __init__(self, num_features, eps=1e-5, momentum=0.1, affine=False, track_running_stats=False):
+        super().__init__(num_features, eps, momentum, affine, track_running_stats)
+
+    def forward(self, input):
+        return functional.instance_norm(input, self.running_mean, self.running_var, self.weight, self.bias, self._of_batch(),
+                                        self.momentum, self.eps)
+
+
+class InstanceNorm1d(_InstanceNorm):
+    """x [n, channels, length], each channel of each normalised."""
+
+
+class InstanceNorm2d(_InstanceNorm):
+    """x [n, channels, h, w], each channel of each normalised."""
+
+
+class InstanceNorm3d(_InstanceNorm):
+    """x [n, channels, d, h, w], each channel of each normalised."""
+
+
+class _Pad(Module):
+    def __init__(self, padding, value=0.0):
+        super().__init__()
+        self.padding, self.value = functional._each(padding, 2 * self.dims), value
+
+    def forward(self, input):
+        return functional.pad(input, self.padding, self.mode, self.value if self.mode == "constant" else None)
+
+
+for _kind, _mode in (("Zero", "constant"), ("Constant", "constant"), ("Reflection", "reflect"), ("Replication", "replicate"),
+                     ("Circular", "circular")):
+    for _dims in (1, 2, 3):
+        _name = f"{_kind}Pad{_dims}d"
+        globals()[_name] = type(_name, (_Pad,), {"dims": _dims, "mode": _mode, "__module__": "tessera.nn.layers",
+                                                 "__doc__": f"{_dims} dims padded; `padding` before and behind each, the last first."})
+
+
+class EmbeddingBag(Module):
+    """index [bags, n], or all in one dim with `offsets` of bags -> the sum, mean or maximum of each bag's rows."""
+
+    def __init__(self, num_embeddings, embedding_dim, mode="mean", include_last_offset=False, padding_idx=None):
+        super().__init__()
+        self.options = {"mode": mode, "include_last_offset": include_last_offset, "padding_idx": padding_idx}
+        self.weight = Parameter(creation.randn(num_embeddings, embedding_dim))
+
+    def forward(self, input, offsets=None, per_sample_weights=None):
+        return functional.embedding_bag(input, self.weight, offsets, per_sample_weights=per_sample_weights, **self.options)
+
+
+class Bilinear(Module):
+    """x1 [..., in1], x2 [..., in2] -> x1 weight[out] x2 + bias."""
+
+    def __init__(self, in1_features, in2_features, out_features, bias=True):
+        super().__init__()
+        bound = 1 / math.sqrt(in1_features)
+        self.weight = Parameter(creation.empty(out_features, in1_features, in2_features).uniform_(-bound, bound))
+        self.bias = Parameter(creation.empty(out_features).uniform_(-bound, bound)) if bias else None
+
+    def forward(self, input1, input2):
+        return functional.bilinear(input1, input2, self.weight, self.bias)
+
+
 class PReLU(Module):
     """max(x, 0) + weight min(x, 0), with a weight for all channels or for each."""
 
@@ -126,6 +250,61 @@ class PReLU(Module):
 
     def forward(self, input):
         return functional.prelu(input, self.weight)
+
+
+class ParameterList(Module):
+    """Parameters in a row, each under its number."""
+
+    def __init__(self, values=()):
+        super().__init__()
+        for value in values:
+            self.append(value)
+
+    def append(self, value):
+        self.add_parameter(str(len(self)), value if isinstance(value, Parameter) else Parameter(value))
+        return self
+
+    def __len__(self):
+        return len(self._own_tensors())
+
+    def __getitem__(self, index):
+        return self._own_tensors()[index][1]
+
+    def __iter__(self):
+        return (tensor for _, tensor, _ in self._own_tensors())
+
+
+class ParameterDict(Module):
+    """Parameters by name."""
+
+    def __init__(self, parameters=None):
+        super().__init__()
+        for name, value in (parameters or {}).items():
+            self[name] = value
+
+    def __setitem__(self, name, value):
+        setattr(self, name, value if isinstance(value, Parameter) else Parameter(value))
+
+    def __getitem__(self, name):
+        return dict(self.items())[name]
+
+    def __len__(self):
+        return len(self._own_tensors())
+
+    def __iter__(self):
+        return iter(self.keys())
+
+    def __contains__(self, name):
+        return name in self.keys()
+
+    def keys(self):
+        return [name for name, _, _ in self._own_tensors()]
+
+    def values(self):
+        return [tensor for _, tensor, _ in self._own_tensors()]
+
+    def items(self):
+        return [(name, tensor) for name, tensor, _ in self._own_tensors()]
 
 
 class ModuleList(Module):
