@@ -57,7 +57,7 @@ Metas infer_step(std::span<const TensorMeta> in, const Attrs& attrs) {
   for (size_t i = 0; i < at.n; ++i) {
     const TensorMeta &param = in[at.param(i)], &grad = in[at.grad(i)];
     if (!is_floating(param.dtype)) fail(op.view(), "parameter {} is {}", i, describe(param));
-    if (!(grad.shape == param.shape) || !is_floating(grad.dtype))
+    if (!(grad.shape == param.shape) || !is_floating(grad.dtype) || (grad.dtype == Float64) != (param.dtype == Float64))
       fail(op.view(), "gradient {} of parameter {}: {}", i, describe(param), describe(grad));
     for (size_t s = 0; s < states; ++s) {
       const TensorMeta& state = in[at.state(s, i)];
@@ -231,6 +231,14 @@ const Op update_scale_op = {.name = "update_scale_",
                             .reference = update_scale_reference,
                             .in_place = true};
 
+// Kernels read gradients in any lower dtype beside f32 and below, and f64 beside f64.
+Tensors readable(const Tensors& params, const Tensors& grads) {
+  Tensors out = grads;
+  for (size_t i = 0; i < std::min(params.size(), grads.size()); ++i)
+    if ((grads[i].dtype() == Float64) != (params[i].dtype() == Float64)) out[i] = grads[i].to(params[i].dtype());
+  return out;
+}
+
 void step(const Op& op, std::initializer_list<const Tensors*> groups, const Tensor& step, const Tensors& grads,
           const StepInputs& inputs, OptimAttrs attrs, const Tensors& copies) {
   attrs.copies = std::any_of(copies.begin(), copies.end(), [](const Tensor& t) { return t.defined(); });
@@ -239,7 +247,8 @@ void step(const Op& op, std::initializer_list<const Tensors*> groups, const Tens
   for (const Tensors* group : groups) in.append(group->begin(), group->end());
   if (attrs.copies) in.append(copies.begin(), copies.end());
   in.push_back(step);
-  in.append(grads.begin(), grads.end());
+  const Tensors read = readable(**groups.begin(), grads);
+  in.append(read.begin(), read.end());
   for (const Tensor& t : {inputs.lr, inputs.grad_scale, inputs.found_inf}) in.push_back(t);
   for (const Tensors* group : groups)
     if (group->size() != grads.size()) fail(op.name, "{} gradients for {} tensors", grads.size(), group->size());

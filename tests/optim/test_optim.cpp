@@ -97,6 +97,26 @@ TEST(Optimizers, FollowTheirFormulas) {
   }
 }
 
+// Gradients of another width than their parameter's, which somebody has set.
+TEST(Optimizers, ReadGradientsOfAnyDtype) {
+  for (const DType dtype : {Float64, Float32, BFloat16}) {
+    std::vector<std::vector<double>> got;
+    for (const DType of_gradient : {dtype, Float64, Float32, BFloat16}) {
+      std::vector<Tensor> p;
+      for (int i = 0; i < 3; ++i) p.push_back(ones({5}, dtype).set_requires_grad());
+      SGD sgd({p[0]}, {.lr = 0.125});
+      AdamW adam({p[1]}, {.lr = 0.125});
+      RMSprop rms({p[2]}, {.lr = 0.125});
+      for (const Tensor& t : p) t.set_grad(full({5}, 0.5, of_gradient));
+      sgd.step(), adam.step(), rms.step();
+      got.emplace_back();
+      for (const Tensor& t : p)
+        for (const double value : t.to_vector<double>()) got.back().push_back(value);
+    }
+    for (const std::vector<double>& values : got) EXPECT_EQ(values, got[0]) << name(dtype);
+  }
+}
+
 TEST(Optimizers, GroupsHaveTheirOwnOptions) {
   Generator g(2);
   const std::vector<Tensor> p = make_parameters(g);
