@@ -113,4 +113,10 @@ using CustomBackward = std::function<Tensors(const Tensors& inputs, const Tensor
 Tensors custom_function(std::string name, const Tensors& inputs, CustomForward forward, CustomBackward backward,
                         bool gives_gradients = false);
 
+/// function(inputs), of which nothing is kept but inputs and outputs: backward runs it again, with the same random
+/// numbers of the default generator and under the same autocast. Parameters that it uses get their gradients then, also
+/// where grad() is asked for others. Its gradients are not differentiated again. While a function is captured, it is
+/// function(inputs) alone. Chen et al. 2016.
+Tensors checkpoint(const CustomForward& function, const Tensors& inputs);
+
 }  // namespace tessera

@@ -78,9 +78,12 @@ class Optimizer {
   double lr(int group = 0) const;
   double initial_lr(int group = 0) const;  ///< of its options
   double weight_decay(int group = 0) const;
+  double momentum(int group = 0) const;  ///< or beta1 of Adam's kin; 0 where there is none
   /// From the next step on. Throws Error on what is negative or not finite.
   void set_lr(double lr, int group = 0);
   void set_weight_decay(double weight_decay, int group = 0);
+  /// The same. Throws Error unless it lies in (0, 1), and where others than SGD were made without one.
+  void set_momentum(double momentum, int group = 0);
   /// Sets the rate of every group to `factor` times the rate in its options; see Schedule.
   void scale_lr(double factor);
 

@@ -52,6 +52,22 @@ Tensors Optimizer::parameters(int group) const { return state_->group(group).par
 double Optimizer::lr(int group) const { return state_->group(group).current_lr; }
 double Optimizer::initial_lr(int group) const { return state_->group(group).base_lr; }
 double Optimizer::weight_decay(int group) const { return state_->group(group).method.attrs.weight_decay; }
+double Optimizer::momentum(int group) const {
+  const Method& method = state_->group(group).method;
+  return method.momentum ? method.attrs.*method.momentum : 0;
+}
+void Optimizer::set_momentum(double momentum, int group) {
+  Group& g = state_->group(group);
+  Method& method = g.method;
+  if (!method.momentum) throw Error(fmt::format("{}: was made without a momentum", state_->name));
+  if (!(momentum > 0 && momentum < 1))
+    throw Error(fmt::format("{}: momentum = {} is not in (0, 1)", state_->name, momentum));
+  if (method.moments.empty()) {  // SGD, which has had none
+    method.moments.emplace_back("momentum");
+    g.moments.push_back(State::initial(method.moments[0], g.parameters));
+  }
+  method.attrs.*method.momentum = momentum;
+}
 void Optimizer::set_lr(double lr, int group) {
   Group& g = state_->group(group);
   State::check_rate(state_->name, lr, 0);
@@ -101,7 +117,7 @@ Method sgd_method(const SGDOptions& o) {
   a.momentum = o.momentum;
   a.dampening = o.dampening;
   a.nesterov = o.nesterov;
-  return {a, o.momentum != 0 ? std::vector<Moment>{"momentum"} : std::vector<Moment>()};
+  return {a, o.momentum != 0 ? std::vector<Moment>{"momentum"} : std::vector<Moment>(), {}, &OptimAttrs::momentum};
 }
 
 template <class Options>
@@ -114,7 +130,7 @@ auto adam_method(const char* name, bool decoupled) {
     a.beta2 = o.beta2;
     a.eps = o.eps;
     a.decoupled = decoupled;
-    return Method{a, {"exp_avg", "exp_avg_sq"}};
+    return Method{a, {"exp_avg", "exp_avg_sq"}, {}, &OptimAttrs::beta1};
   };
 }
 

@@ -14,8 +14,8 @@ Tensor like(const Tensor& scalar, const Tensor& values) { return scalar.to(value
 void decay(Tensor& average, double beta, const Tensor& value) { average = average * beta + value * (1 - beta); }
 
 /// Moves both moments of Adam on.
-void move_moments(RuleStep& s, double beta1, double beta2) {
-  decay(s.moments[0], beta1, s.gradient);
+void move_moments(RuleStep& s, double beta2) {
+  decay(s.moments[0], s.attrs.beta1, s.gradient);
   decay(s.moments[1], beta2, square(s.gradient));
 }
 
@@ -24,10 +24,18 @@ Tensor moved(const RuleStep& s, const Tensor& factor, const Tensor& direction) {
   return s.parameter - like(factor, direction) * direction;
 }
 
-Method rule_method(std::vector<Moment> moments, Rule rule, bool decoupled = false) {
+Method rule_method(std::vector<Moment> moments, Rule rule) {
   OptimAttrs attrs;
-  attrs.decoupled = decoupled;
+  attrs.decoupled = false;
   return {attrs, std::move(moments), std::move(rule)};
+}
+// One of Adam's kin.
+Method beta_method(std::vector<Moment> moments, Rule rule, double beta1, bool decoupled = false) {
+  Method method = rule_method(std::move(moments), std::move(rule));
+  method.attrs.beta1 = beta1;
+  method.attrs.decoupled = decoupled;
+  method.momentum = &OptimAttrs::beta1;
+  return method;
 }
 
 void check_option(bool good, const char* name, const char* option, double value, const char* range) {
@@ -44,9 +52,9 @@ Method nadam_method(const NAdamOptions& o) {
   check_betas("NAdam", o.beta1, o.beta2, o.eps);
   check_positive("NAdam", "momentum_decay", o.momentum_decay);
   const Rule rule = [o](RuleStep& s) {
-    move_moments(s, o.beta1, o.beta2);
+    move_moments(s, o.beta2);
     const auto momentum = [&](const Tensor& step) {
-      return (1 - 0.5 * power(0.96, step * o.momentum_decay)) * o.beta1;
+      return (1 - 0.5 * power(0.96, step * o.momentum_decay)) * s.attrs.beta1;
     };
     const Tensor now = momentum(s.step), next = momentum(s.step + 1);
     const Tensor product = s.moments[2].to(Float64) * now;
@@ -56,13 +64,13 @@ Method nadam_method(const NAdamOptions& o) {
     const Tensor direction = s.gradient * like(of_gradient, s.gradient) + s.moments[0] * like(of_mean, s.gradient);
     return s.parameter - direction / root;
   };
-  return rule_method({"exp_avg", "exp_avg_sq", Moment("mu_product", 1, true)}, rule, o.decoupled);
+  return beta_method({"exp_avg", "exp_avg_sq", Moment("mu_product", 1, true)}, rule, o.beta1, o.decoupled);
 }
 
 Method radam_method(const RAdamOptions& o) {
   check_betas("RAdam", o.beta1, o.beta2, o.eps);
   const Rule rule = [o](RuleStep& s) {
-    move_moments(s, o.beta1, o.beta2);
+    move_moments(s, o.beta2);
     const double longest = 2 / (1 - o.beta2) - 1;
     const Tensor power2 = power(o.beta2, s.step), correction = 1 - power2;
     const Tensor length = longest - 2 * s.step * power2 / correction;
@@ -73,19 +81,19 @@ Method radam_method(const RAdamOptions& o) {
         sqrt((used - 4) * (used - 2) * longest / (used * ((longest - 4) * (longest - 2)))) * sqrt(correction);
     const Tensor one = full({}, 1, s.parameter.dtype(), s.parameter.device());
     const Tensor factor = where(certain, like(rectified, s.parameter) / (sqrt(s.moments[1]) + o.eps), one);
-    return moved(s, s.lr / (1 - power(o.beta1, s.step)), s.moments[0] * factor);
+    return moved(s, s.lr / (1 - power(s.attrs.beta1, s.step)), s.moments[0] * factor);
   };
-  return rule_method({"exp_avg", "exp_avg_sq"}, rule, o.decoupled);
+  return beta_method({"exp_avg", "exp_avg_sq"}, rule, o.beta1, o.decoupled);
 }
 
 Method adamax_method(const AdamaxOptions& o) {
   check_betas("Adamax", o.beta1, o.beta2, o.eps);
   const Rule rule = [o](RuleStep& s) {
-    decay(s.moments[0], o.beta1, s.gradient);
+    decay(s.moments[0], s.attrs.beta1, s.gradient);
     s.moments[1] = maximum(s.moments[1] * o.beta2, abs(s.gradient) + o.eps);
-    return moved(s, s.lr / (1 - power(o.beta1, s.step)), s.moments[0] / s.moments[1]);
+    return moved(s, s.lr / (1 - power(s.attrs.beta1, s.step)), s.moments[0] / s.moments[1]);
   };
-  return rule_method({"exp_avg", "exp_inf"}, rule);
+  return beta_method({"exp_avg", "exp_inf"}, rule, o.beta1);
 }
 
 Method rmsprop_method(const RMSpropOptions& o) {
@@ -103,10 +111,13 @@ Method rmsprop_method(const RMSpropOptions& o) {
       spread = spread - square(s.moments.back());
     }
     Tensor direction = s.gradient / (sqrt(spread) + o.eps);
-    if (o.momentum != 0) direction = s.moments[1] = s.moments[1] * o.momentum + direction;
+    if (o.momentum != 0) direction = s.moments[1] = s.moments[1] * s.attrs.momentum + direction;
     return moved(s, s.lr, direction);
   };
-  return rule_method(std::move(moments), rule);
+  Method method = rule_method(std::move(moments), rule);
+  method.attrs.momentum = o.momentum;
+  if (o.momentum != 0) method.momentum = &OptimAttrs::momentum;
+  return method;
 }
 
 Method adagrad_method(const AdagradOptions& o) {
@@ -137,7 +148,7 @@ RuleStep inputs_of(const Group& group, size_t i, const StepOptions& options, con
   const OptimAttrs& attrs = group.method.attrs;
   const Tensor& parameter = group.parameters[i];
   const DType dtype = parameter.dtype() == Float64 ? Float64 : Float32;
-  RuleStep s{parameter.detach().to(dtype), parameter.grad().detach().to(dtype), step, group.lr.to(Float64), {}};
+  RuleStep s{parameter.detach().to(dtype), parameter.grad().detach().to(dtype), step, group.lr.to(Float64), attrs, {}};
   if (options.grad_scale.defined()) s.gradient = s.gradient * options.grad_scale.to(dtype);
   if (attrs.weight_decay != 0 && attrs.decoupled)
     s.parameter = s.parameter * like(1 - s.lr * attrs.weight_decay, s.parameter);
@@ -155,12 +166,12 @@ void check_betas(const char* name, double beta1, double beta2, double eps) {
 
 Method amsgrad_method(double beta1, double beta2, double eps, bool decoupled) {
   const Rule rule = [=](RuleStep& s) {
-    move_moments(s, beta1, beta2);
+    move_moments(s, beta2);
     s.moments[2] = maximum(s.moments[2], s.moments[1]);
     const Tensor root = sqrt(s.moments[2] / like(1 - power(beta2, s.step), s.parameter)) + eps;
-    return moved(s, s.lr / (1 - power(beta1, s.step)), s.moments[0] / root);
+    return moved(s, s.lr / (1 - power(s.attrs.beta1, s.step)), s.moments[0] / root);
   };
-  return rule_method({"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, rule, decoupled);
+  return beta_method({"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, rule, beta1, decoupled);
 }
 
 void step_by_rule(Group& group, const StepOptions& options) {

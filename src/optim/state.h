@@ -26,6 +26,7 @@ struct Moment {
 /// One parameter's step by operators, in the dtype of its moments. `step` counts this one, in f64.
 struct RuleStep {
   Tensor parameter, gradient, step, lr;
+  OptimAttrs attrs;             ///< whose momentum and beta1 may change between steps
   std::vector<Tensor> moments;  ///< a rule puts the new ones here
 };
 /// Returns the new parameter. Weight decay that is added to gradients has been.
@@ -36,6 +37,7 @@ struct Method {
   OptimAttrs attrs;
   std::vector<Moment> moments;
   Rule rule = {};
+  double OptimAttrs::*momentum = nullptr;  ///< which one is the momentum, if any
 };
 
 /// A group with its state.

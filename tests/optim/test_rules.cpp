@@ -5,6 +5,9 @@
 #include <functional>
 
 #include "io/io_check.h"
+#include "ops/capture.h"
+#include "tessera/autograd.h"
+#include "tessera/nn.h"
 #include "tessera/ops.h"
 #include "tessera/optim.h"
 
@@ -181,6 +184,65 @@ TEST(Rules, KeepWhatTheyNeed) {
   moves.set_weight_decay(0.5);
   moves.step();
   EXPECT_NE(p[0].to_vector<float>(), before);
+}
+
+// The momentum of the steps to come is another one.
+TEST(Rules, FollowAMomentumThatChanges) {
+  const auto steps = [&](Optimizer& optimizer, Tensor p, double momentum) {
+    for (int i = 0; i < 3; ++i) {
+      p.set_grad(full({2}, i + 1.0));
+      if (i == 2) optimizer.set_momentum(momentum);
+      optimizer.step();
+    }
+    return p.to_vector<double>()[0];
+  };
+  const auto fresh = [] { return ones({2}, Float64).set_requires_grad(); };
+  Tensor p = fresh(), q = fresh(), r = fresh(), s = fresh(), t = fresh();
+  SGD sgd({p}, {.lr = 0.1, .momentum = 0.9});
+  EXPECT_NEAR(steps(sgd, p, 0.5), 1 - 0.1 * (1 + 2.9 + 0.5 * 2.9 + 3), 1e-7);
+  RMSprop rms({q}, {.lr = 0.1, .alpha = 0, .eps = 0, .momentum = 0.9});
+  EXPECT_NEAR(steps(rms, q, 0.5), 1 - 0.1 * (1 + 1.9 + 0.5 * 1.9 + 1), 1e-7);
+  Adam adam({r}, {.lr = 0.1, .beta1 = 0.9}), same({s}, {.lr = 0.1, .beta1 = 0.9});
+  EXPECT_NE(steps(adam, r, 0.5), steps(same, s, 0.9));
+  Adam largest({t}, {.lr = 0.1, .beta1 = 0.9, .amsgrad = true});
+  EXPECT_NEAR(steps(largest, t, 0.5), r.to_vector<double>()[0], 1e-7);  // gradients that rise
+  EXPECT_EQ(adam.momentum(), 0.5);
+  Tensor u = fresh();
+  SGD without({u}, {.lr = 0.1});
+  EXPECT_EQ(without.momentum(), 0);
+  EXPECT_NEAR(steps(without, u, 0.5), 1 - 0.1 * (1 + 2 + 3), 1e-7);  // its velocity begins with the third gradient
+  EXPECT_EQ(without.state_dict().size(), 2u);
+  EXPECT_EQ(error_of([&] { RMSprop({u}).set_momentum(0.5); }), "RMSprop: was made without a momentum");
+  EXPECT_EQ(error_of([&] { Adagrad({p}).set_momentum(0.5); }), "Adagrad: was made without a momentum");
+  EXPECT_THROW(adam.set_momentum(1), Error);
+}
+
+// A captured step, with its backward, is the eager one.
+TEST(Rules, AreCaptured) {
+  const auto train = [](bool captured, bool again) {
+    Generator g(7);
+    const nn::Linear fc(6, 4, true, g);
+    NAdam optimizer(fc.parameters());
+    const auto layer = [&](const Tensors& in) { return Tensors{tanh(fc(in[0]))}; };
+    const auto step = [&](const Tensors& in) {
+      optimizer.zero_grad();
+      const Tensor loss = sum(square((again ? checkpoint(layer, in) : layer(in))[0]));
+      loss.backward();
+      optimizer.step();
+      return Tensors{loss.detach()};
+    };
+    const Tensor x = randn({3, 6}, g);
+    std::function<Tensors(const Tensors&)> run = step;
+    if (captured) run = capture(step, {x});
+    std::vector<double> losses;
+    for (int i = 0; i < 4; ++i) losses.push_back(run({x})[0].item());
+    return losses;
+  };
+  const std::vector<double> wanted = train(false, false);
+  EXPECT_LT(wanted[3], wanted[0]);
+  EXPECT_EQ(train(true, false), wanted);
+  EXPECT_EQ(train(false, true), wanted);
+  EXPECT_EQ(train(true, true), wanted);
 }
 
 TEST(Rules, RefuseBadOptions) {
