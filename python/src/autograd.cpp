@@ -28,6 +28,7 @@ void bind_autograd(nb::module_& m) {
       "An operation with its own backward: `forward(inputs)` gives the outputs, and `backward(inputs, outputs, grads)` "
       "the gradients of the inputs, all in lists.",
       nb::call_guard<Unlocked>());
+  m.def("_checkpoint", &checkpoint, nb::arg("function"), nb::arg("inputs"), nb::call_guard<Unlocked>());
 
   const auto make = [](AutocastScope* s, DType dtype, bool enabled, bool cache, bool lower_residual) {
     new (s) AutocastScope(dtype, {.enabled = enabled, .cache_weights = cache, .lower_residual = lower_residual});

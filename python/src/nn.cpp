@@ -579,6 +579,11 @@ void bind_blocks(nb::module_& m) {
       .def("__init__",
            [](Sequential* s, const nb::args& parts) {
              new (s) Overridable<Sequential>();
+             if (parts.size() == 1 && nb::isinstance<nb::dict>(parts[0])) {
+               for (const auto& [name, part] : nb::borrow<nb::dict>(parts[0]))
+                 Open::child(*s, nb::cast<std::string>(name), nb::cast<std::shared_ptr<nn::Module>>(part));
+               return;
+             }
              for (nb::handle part : parts) append(*s, part);
            })
       .def(

@@ -1,4 +1,8 @@
 // Optimizers, and losses scaled for f16.
+#include <variant>
+
+#include <nanobind/stl/variant.h>
+
 #include "module.h"
 
 namespace tessera::python {
@@ -200,6 +204,10 @@ void bind_optimizers(nb::module_& m) {
       .def("set_lr", &Optimizer::set_lr, nb::arg("lr"), nb::arg("group") = 0, "Sets a group's rate from now on.")
       .def("set_weight_decay", &Optimizer::set_weight_decay, nb::arg("weight_decay"), nb::arg("group") = 0,
            "Sets a group's weight decay from now on.")
+      .def("momentum", &Optimizer::momentum, nb::arg("group") = 0,
+           "A group's momentum or beta1 now; 0 where it has none.")
+      .def("set_momentum", &Optimizer::set_momentum, nb::arg("momentum"), nb::arg("group") = 0,
+           "Sets a group's momentum, or beta1 of Adam's kin, from now on.")
       .def("scale_lr", &Optimizer::scale_lr, nb::arg("factor"),
            "Sets every rate to `factor` times that of its options.")
       .def("state_dict", &Optimizer::state_dict)
@@ -224,11 +232,14 @@ void bind_scaler(nb::module_& m) {
   nb::class_<GradScaler>(m, "GradScaler", "Scales losses by the largest factor with which gradients do not overflow.")
       .def(
           "__init__",
-          [](GradScaler* made, double init_scale, double growth, double backoff, int64_t interval, bool enabled) {
-            new (made) GradScaler({init_scale, growth, interval, backoff, enabled});
+          [](GradScaler* made, std::variant<double, std::string> device, double init_scale, double growth,
+             double backoff, int64_t interval, bool enabled) {
+            const auto* number = std::get_if<double>(&device);
+            new (made) GradScaler({number ? *number : init_scale, growth, interval, backoff, enabled});
           },
-          nb::arg("init_scale") = 65536.0, nb::arg("growth_factor") = 2.0, nb::arg("backoff_factor") = 0.5,
-          nb::arg("growth_interval") = 2000, nb::arg("enabled") = true)
+          nb::arg("device") = "cuda", nb::arg("init_scale") = 65536.0, nb::arg("growth_factor") = 2.0,
+          nb::arg("backoff_factor") = 0.5, nb::arg("growth_interval") = 2000, nb::arg("enabled") = true,
+          "The device changes nothing; a number in its place is init_scale.")
       .def("scale", &GradScaler::scale, nb::arg("loss"))
       .def("unscale_", &GradScaler::unscale_, nb::arg("optimizer"))
       .def(

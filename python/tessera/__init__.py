@@ -8,7 +8,7 @@ from .statistics import *  # noqa: F403
 from . import _tensor, aliases  # noqa: F401
 from .aliases import *  # noqa: F403
 from . import (  # noqa: F401
-    amp, autograd, cuda, data, distributed, fft, io, linalg, masked, models, nn, onnx, optim, signal, special, train)
+    amp, autograd, cuda, data, distributed, fft, io, linalg, masked, models, nn, onnx, optim, signal, special, train, utils)
 from .amp import autocast  # noqa: F401
 from .autograd import enable_grad, inference_mode, no_grad, set_grad_enabled  # noqa: F401
 from ._documents import inherit as _inherit

@@ -1,13 +1,15 @@
 """What Tensor has in Python: conversions, and the functions of this package as methods."""
 from __future__ import annotations
 
+import weakref
+
 from . import _C, creation, functions, shapes, statistics
 from ._C import Tensor, dtype
 from ._guard import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ._types import Any, DTypeLike, DeviceLike, Dims, Generator
+    from ._types import Any, DTypeLike, DeviceLike, Dims, Generator, Operand
 
 
 def numpy(self, *, force: bool = False) -> Any:
@@ -239,6 +241,24 @@ def _in_place(name, function):
     return write
 
 
+def where(self, condition: Tensor, other: Operand) -> Tensor:
+    """Elements of this tensor where the condition is true, elsewhere those of the other."""
+    return functions.where(condition, self, other)
+
+
+def retain_grad(self) -> None:
+    """Lets backward keep the gradient in .grad, also where this tensor is a result."""
+    if self.is_leaf:
+        return
+    here = weakref.ref(self)
+
+    def keep(gradient):
+        if (tensor := here()) is not None:
+            tensor.grad = gradient if tensor.grad is None else tensor.grad + gradient
+        return gradient
+    self.register_hook(keep)
+
+
 _IN_PLACE = """abs acos asin atan ceil clamp clamp_max clamp_min cos cumsum div elu erf exp expm1 fill floor fmod index_add
 index_copy index_fill index_put index_reduce leaky_relu lerp log log1p logical_not masked_fill masked_scatter nan_to_num neg pow
 put reciprocal relu remainder renorm round rsqrt scatter scatter_add scatter_reduce sigmoid sign silu sin sqrt square tan tanh
@@ -248,7 +268,7 @@ tril triu trunc"""
 def _install():
     own = (numpy, __array__, __reduce_ex__, __copy__, __deepcopy__, __format__, __reversed__, to, cpu, cuda, type_as,
            is_same_size, float, double, half, bfloat16, long, int, short, char, byte, bool, view, new_full, new_zeros, new_ones,
-           new_empty, new_tensor, fill, uniform_, normal_, detach_)
+           new_empty, new_tensor, fill, uniform_, normal_, detach_, where, retain_grad)
     for function in own:
         setattr(Tensor, function.__name__, function)
     Tensor.view_as, Tensor.nelement = shapes.reshape_as, Tensor.numel

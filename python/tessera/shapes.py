@@ -54,6 +54,11 @@ def expand(input: Tensor, *size: Dims) -> Tensor:
     return _C.expand(input, _listed(size))
 
 
+def broadcast_to(input: Tensor, size: Sequence[int]) -> Tensor:
+    """input broadcast to a shape, as a view."""
+    return _C.expand(input, list(size))
+
+
 def expand_as(input: Tensor, other: Tensor) -> Tensor:
     """input broadcast to the shape of other, as a view."""
     return _C.expand(input, other.shape)

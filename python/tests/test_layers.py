@@ -1,4 +1,5 @@
 """Layers that PyTorch has, too: against NumPy in float64, and whole modules against what they are made of."""
+import collections
 import math
 
 import numpy as np
@@ -146,6 +147,11 @@ def test_dropouts_of_channels_rest_in_evaluation():
     assert nn.functional.dropout1d(tessera.ones(8, 3), 0.5).shape == (8, 3)
 
 
+def test_gumbel_softmax_draws_one_of_all():
+    y = nn.functional.gumbel_softmax(tessera.zeros(50, 4, requires_grad=True), tau=0.5, hard=True, dim=-1)
+    assert sorted(set(np.unique(y.detach().numpy().round(5)))) == [0, 1] and y.sum().item() == pytest.approx(50)
+
+
 def test_lists_and_dicts_of_parameters():
     row = nn.ParameterList([nn.Parameter(tessera.ones(2)), tessera.zeros(3)])
     named = nn.ParameterDict({"a": nn.Parameter(tessera.ones(2))})
@@ -185,6 +191,10 @@ def test_initialisers_return_and_scale():
     nn.init.kaiming_uniform_(w, a=math.sqrt(5))
     assert abs(w.numpy()).max() == pytest.approx(1 / math.sqrt(32 * 9), rel=0.01)
     assert abs(nn.init.trunc_normal_(w, std=0.5, a=-1, b=1).numpy()).max() <= 1
+    for shape in ((5, 3), (3, 5), (4, 2, 3)):
+        q = nn.init.orthogonal_(tessera.empty(*shape), gain=2.0).numpy().reshape(shape[0], -1).astype(np.float64)
+        np.testing.assert_allclose(q @ q.T if shape[0] < q.shape[1] else q.T @ q, 4 * np.eye(min(q.shape)), atol=1e-5)
+    assert nn.init.eye_(tessera.empty(2, 3)).tolist() == [[1, 0, 0], [0, 1, 0]]
     assert nn.init.calculate_gain("leaky_relu", 0) == pytest.approx(math.sqrt(2))
     with pytest.raises(tessera.Error, match="fan_in, fan_out"):
         nn.init.kaiming_normal_(w, mode="fan")
@@ -202,3 +212,25 @@ def test_optimizers_take_their_options_from_groups():
     assert "param.0.max_exp_avg_sq" in optim.AdamW([a], amsgrad=True, fused=True).state_dict()
     with pytest.raises(tessera.Error, match="alpha = 1.5"):
         optim.RMSprop([a], alpha=1.5)
+
+
+def test_modules_in_a_row_are_set_and_sliced():
+    row = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 4))
+    row[2] = nn.Linear(3, 5)
+    assert tuple(row(tessera.ones(1, 2)).shape) == (1, 5) and len(row[:2]) == 2 and row[:2][0] is row[0] and row[-1].out_features == 5
+    row.extend([nn.Tanh(), nn.Flatten(0)])
+    assert len(row) == 5 and [type(m) for m in row][3] is nn.Tanh
+    called = nn.Sequential(collections.OrderedDict([("up", nn.Linear(2, 3)), ("act", nn.ReLU())]))
+    assert list(called.state_dict()) == ["up.bias", "up.weight"] and called[0] is called.up and tuple(called(tessera.ones(1, 2)).shape) == (1, 3)
+    several = nn.ModuleList([nn.Linear(1, 1), nn.Linear(1, 2)])
+    several[0] = nn.Linear(1, 7)
+    assert several[0].out_features == 7 and len(several[:1] + several) == 3 and several[-1].out_features == 2
+    assert several.state_dict()["0.weight"].shape == (7, 1)
+    parts, fresh = list(several), nn.Tanh()
+    several.insert(1, fresh)
+    assert [a is b for a, b in zip(several, (parts[0], fresh, parts[1]))] == [True] * 3 and len(several) == 3
+    named = nn.ModuleDict({"a": nn.Linear(1, 1)})
+    named.update({"a": nn.Linear(1, 2), "b": nn.ReLU()})
+    assert named["a"].out_features == 2 and list(named.keys()) == ["a", "b"]
+    with pytest.raises(IndexError):
+        row[9]

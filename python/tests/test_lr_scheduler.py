@@ -89,6 +89,27 @@ def test_one_cycle_goes_up_and_down(strategy, three_phase):
         assert seen[18] == pytest.approx(0.02)
 
 
+def test_one_cycle_moves_the_momentum_the_other_way():
+    for three_phase, places in ((False, [(0, 0.95), (9, 0.85), (39, 0.95)]), (True, [(0, 0.95), (9, 0.85), (18, 0.95), (39, 0.95)])):
+        for make in (tessera.optim.AdamW, tessera.optim.SGD):
+            weight = tessera.nn.Parameter(tessera.ones(2))
+            optimizer = make([weight], lr=0.1)
+            schedule = lr_scheduler.OneCycleLR(optimizer, 1.0, 40, pct_start=0.25, three_phase=three_phase)
+            seen = [optimizer.momentum()]
+            for _ in range(39):
+                weight.grad = tessera.ones(2)
+                optimizer.step()
+                schedule.step()
+                seen.append(optimizer.momentum())
+            assert all(seen[at] == pytest.approx(wanted) for at, wanted in places)
+            assert seen[24 if three_phase else 9 + 15] == pytest.approx(0.95 if three_phase else 0.9)
+    still = tessera.optim.AdamW([weight])
+    lr_scheduler.OneCycleLR(still, 1.0, 40, cycle_momentum=False)
+    assert still.momentum() == 0.9
+    with pytest.raises(tessera.Error, match="without a momentum"):
+        lr_scheduler.OneCycleLR(tessera.optim.Adagrad([weight]), 1.0, 40)
+
+
 def test_plateaus_lower_the_rate():
     optimizer = optimizer_of([1.0])
     schedule = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=1, cooldown=1, min_lr=0.2)

@@ -345,6 +345,10 @@ def softmin(input: Tensor, dim: Dims | None = None, *, dtype: DTypeLike | None =
     return softmax(_C.neg(input), dim, dtype=dtype)
 
 
+def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
+    return _C.gumbel_softmax(logits, tau, hard, dim)
+
+
 def _default_dim(input):
     return 0 if input.ndim in (0, 1, 3) else 1
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 
-from .. import _C
+from .. import _C, autograd, creation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,6 +58,27 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) ->
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """Normal, with variance 2 gain² / (fan_in + fan_out). Glorot 2010."""
     _fill.xavier_normal_(tensor, gain, generator)
+    return tensor
+
+
+@autograd.no_grad()
+def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
+    """gain times a matrix whose rows or columns, as many as there are fewer of, are orthonormal. Saxe et al. 2014."""
+    if tensor.ndim < 2:
+        raise _C.Error(f"orthogonal_: a weight has two dims or more, not {list(tensor.shape)}")
+    rows, columns = tensor.shape[0], math.prod(tensor.shape[1:])
+    q = normal_(creation.empty(max(rows, columns), min(rows, columns), dtype=_C.dtype.float64), generator=generator)
+    for _ in range(2):  # the second time for what the first one rounded
+        lower = _C.cholesky(_C.matmul(q.t(), q))
+        q = _C.solve(lower, q.t()).t()
+    tensor.copy_((gain * (q if rows >= columns else q.t())).reshape(tensor.shape))
+    return tensor
+
+
+def eye_(tensor: Tensor) -> Tensor:
+    """Fills a matrix with ones on its diagonal, and zeros elsewhere."""
+    with autograd.no_grad():
+        tensor.copy_(creation.eye(*tensor.shape, dtype=tensor.dtype, device=tensor.device))
     return tensor
 
 

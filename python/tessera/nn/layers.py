@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 
-from .. import creation
+from .. import _C, creation
 from .._documents import signature_of as _signature_of
 from . import functional
 from .base import Module, Parameter
@@ -312,7 +312,7 @@ class ModuleList(Module):
 
     def __init__(self, modules=()):
         super().__init__()
-        for module in modules:
+        for module in modules or ():
             self.append(module)
 
     def append(self, module):
@@ -324,14 +324,50 @@ class ModuleList(Module):
             self.append(module)
         return self
 
+    def insert(self, index, module):
+        before = self.children()
+        before.insert(index, module)
+        self.append(before[-1])
+        for number, one in enumerate(before[:-1]):
+            if one is not self[number]:
+                self[number] = one
+
     def __len__(self):
         return len(self.named_children())
 
     def __getitem__(self, index):
-        return self.children()[index]
+        return ModuleList(self.children()[index]) if isinstance(index, slice) else self.children()[index]
+
+    def __setitem__(self, index, module):
+        _set_child(self, index, module)
 
     def __iter__(self):
         return iter(self.children())
+
+    def __add__(self, other):
+        return ModuleList([*self, *other])
+
+
+def _set_child(self, index: int, module: Module) -> None:
+    """Puts a module where the one of that number is."""
+    self.replace(self.named_children()[index][0], module, any_shapes=True)
+
+
+def _part_of(self, index: int | slice) -> Module:  # noqa: F821
+    """The module of that number, or a Sequential of several, which are parts of both."""
+    children = self.children()
+    return type(self)(*children[index]) if isinstance(index, slice) else children[index]
+
+
+def _extend(self, modules: Any) -> Module:  # noqa: F821
+    """Appends modules."""
+    for module in modules:
+        self.append(module)
+    return self
+
+
+_Sequential = _C._nn.Sequential
+_Sequential.__setitem__, _Sequential.__getitem__, _Sequential.extend = _set_child, _part_of, _extend
 
 
 class ModuleDict(Module):
@@ -343,7 +379,14 @@ class ModuleDict(Module):
             self[name] = module
 
     def __setitem__(self, name, module):
-        self.add_module(name, module)
+        if name in self:
+            self.replace(name, module, any_shapes=True)
+        else:
+            self.add_module(name, module)
+
+    def update(self, modules):
+        for name, module in dict(modules).items():
+            self[name] = module
 
     def __getitem__(self, name):
         return dict(self.named_children())[name]

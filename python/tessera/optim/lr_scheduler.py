@@ -50,6 +50,14 @@ class LRScheduler:
             self.optimizer.set_lr(rate, group)
 
 
+def _of_groups(optimizer, value, what):
+    """A number for each group."""
+    values = [float(value)] * optimizer.groups() if isinstance(value, (int, float)) else list(value)
+    if len(values) != optimizer.groups():
+        raise ValueError(f"{len(values)} {what} for {optimizer.groups()} groups")
+    return values
+
+
 def _positive(name: str, value: float) -> None:
     if not value > 0:
         raise ValueError(f"{name} must be positive, not {value}")
@@ -179,11 +187,14 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
 
 class OneCycleLR(LRScheduler):
-    """Up to `max_lr` and down far below the first rate (Smith & Topin 2018). Momentum stays as it is."""
+    """Up to `max_lr` and down far below the first rate, while the momentum, or beta1 of Adam's kin, goes from `max_momentum` to
+    `base_momentum` and back (Smith & Topin 2018). `cycle_momentum=False` leaves it as it is."""
 
     def __init__(self, optimizer: _C._optim.Optimizer, max_lr: float | Sequence[float], total_steps: int | None = None,
                  epochs: int | None = None, steps_per_epoch: int | None = None, pct_start: float = 0.3, anneal_strategy: str = "cos",
-                 div_factor: float = 25.0, final_div_factor: float = 1e4, three_phase: bool = False, last_epoch: int = -1) -> None:
+                 cycle_momentum: bool = True, base_momentum: float | Sequence[float] = 0.85, max_momentum: float | Sequence[float] =
+                 0.95, div_factor: float = 25.0, final_div_factor: float = 1e4, three_phase: bool = False, last_epoch: int =
+                 -1) -> None:
         if total_steps is None:
             if epochs is None or steps_per_epoch is None:
                 raise ValueError("OneCycleLR needs total_steps, or epochs and steps_per_epoch")
@@ -193,10 +204,9 @@ class OneCycleLR(LRScheduler):
             raise ValueError(f"pct_start must lie between 0 and 1, not {pct_start}")
         if anneal_strategy not in ("cos", "linear"):
             raise ValueError(f"anneal_strategy {anneal_strategy!r} is none of: cos, linear")
-        groups = optimizer.groups()
-        self.max_lrs = [float(max_lr)] * groups if isinstance(max_lr, (int, float)) else list(max_lr)
-        if len(self.max_lrs) != groups:
-            raise ValueError(f"{len(self.max_lrs)} rates for {groups} groups")
+        self.max_lrs = _of_groups(optimizer, max_lr, "rates")
+        self._momenta = list(zip(_of_groups(optimizer, base_momentum, "momenta"), _of_groups(optimizer, max_momentum, "momenta")))
+        self.cycle_momentum = cycle_momentum
         self.total_steps, self.cosine = total_steps, anneal_strategy == "cos"
         self.div_factor, self.final_div_factor = div_factor, final_div_factor
         top = pct_start * total_steps - 1
@@ -208,16 +218,29 @@ class OneCycleLR(LRScheduler):
         self._parts.append((total_steps - 1.0, last))
         super().__init__(optimizer, last_epoch)
 
-    def rates(self, step: int) -> list[float]:
+    def _place(self, step: int) -> tuple[int, float]:
+        """The part that a step is in, and how far it is through it."""
         if step > self.total_steps:
             raise ValueError(f"step {step} of a cycle of {self.total_steps}")
-        for (begin, low), (end, high) in zip(self._parts, self._parts[1:]):
+        for part, ((begin, _), (end, _)) in enumerate(zip(self._parts, self._parts[1:])):
             if step <= end or end == self._parts[-1][0]:
                 done = min(1.0, (step - begin) / (end - begin))  # the step after the last one stays there
-                if self.cosine:
-                    done = (1 - math.cos(math.pi * done)) / 2
-                return [rate * (low + (high - low) * done) for rate in self.max_lrs]
+                return part, (1 - math.cos(math.pi * done)) / 2 if self.cosine else done
         raise AssertionError("a cycle has a last part")
+
+    def rates(self, step: int) -> list[float]:
+        part, done = self._place(step)
+        low, high = self._parts[part][1], self._parts[part + 1][1]
+        return [rate * (low + (high - low) * done) for rate in self.max_lrs]
+
+    def _set(self, rates: Sequence[float]) -> None:
+        super()._set(rates)
+        if not self.cycle_momentum:
+            return
+        part, done = self._place(self.last_epoch)
+        for group, (least, most) in enumerate(self._momenta):
+            begin, end = ((most, least), (least, most), (most, most))[part]
+            self.optimizer.set_momentum(begin + (end - begin) * done, group)
 
 
 class SequentialLR(LRScheduler):

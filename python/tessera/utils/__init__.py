@@ -1,0 +1,2 @@
+"""What goes around models."""
+from . import checkpoint  # noqa: F401
