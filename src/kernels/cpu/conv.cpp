@@ -78,16 +78,24 @@ bool rows_lie(std::initializer_list<const Operand*> images) {
 }
 // Where each channel has a filter of its own, vectors run along channels that lie last, however few. Images whose rows
 // lie are copied for that, which costs little inside the second-level cache and much beyond all caches, unless many
-// taps pay for it. `gradient`: of filters, whose kernel for rows does without results in memory.
-bool rows_beat_channels(const Call& call, const Operand& weight, bool rows, int64_t columns, bool gradient) {
+// taps pay for it. `columns`: of results, or of their gradient.
+enum class Pass { Forward, Images, Filters };
+bool rows_beat_channels(const Call& call, const Operand& weight, bool rows, int64_t columns, Pass pass) {
+  constexpr int64_t kilo = 1024;
   const auto& a = call.attrs.as<ConvAttrs>();
   if (!rows) return false;
   const int64_t taps = weight.size(2) * weight.size(3), read = call.in[0].numel();
   const bool in_place = taps == 1 && a.stride[0] == 1 && a.stride[1] == 1 && a.padding[0] == 0 && a.padding[1] == 0;
   if (in_place) return true;
-  if (read > int64_t{1} << 20) return columns >= (taps > 16 ? 20 : 12);
-  if (read > int64_t{1} << 19) return columns >= (gradient ? 16 : 24);
-  return columns >= (weight.size(0) < 8 ? 24 : 64);
+  if (pass == Pass::Filters) {
+    if (read > 1024 * kilo) return columns >= (taps > 16 ? 20 : 12);
+    if (read > 512 * kilo) return columns >= (taps > 16 ? 32 : 16);
+    return columns >= (weight.size(0) < 8 ? 24 : 64);
+  }
+  if (a.stride[1] > 1) return pass == Pass::Forward && columns >= (read > 512 * kilo ? 28 : 64);
+  const int64_t lanes = (columns + 15) / 16 * 16;
+  const bool fill_vectors = columns >= 16 && 10 * columns >= 6 * lanes;
+  return fill_vectors && (read > 128 * kilo || columns >= (weight.size(0) < 16 ? 16 : 48));
 }
 bool is_depthwise(const Call& call, const Operand& weight) {
   return weight.size(1) == 1 && weight.size(0) == call.attrs.as<ConvAttrs>().groups;
@@ -187,7 +195,8 @@ Reason takes_planes(const Call& call, bool gradient, bool strided) {
   const bool rows = rows_lie({&from, &to});
   if (is_depthwise(call, weight)) {
     const int64_t columns = gradient ? to.size(3) / a.stride[1] : to.size(3);
-    return rows_beat_channels(call, weight, rows, columns, false) ? Reason::Ok : Reason::Shape;
+    const Pass pass = gradient ? Pass::Images : Pass::Forward;
+    return rows_beat_channels(call, weight, rows, columns, pass) ? Reason::Ok : Reason::Shape;
   }
   if (!rows) return Reason::Layout;
   const int64_t each = to.size(1) / a.groups, summed = from.size(1) / a.groups;
@@ -230,7 +239,7 @@ Reason weight_grad_takes_planes(const Call& call) {
   const Operand &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
   if (conv_dtype(x) != Float32) return Reason::DType;
   if (is_depthwise(call, dw)) {
-    return rows_beat_channels(call, dw, rows_lie({&x, &dy}), dy.size(3), true) ? Reason::Ok : Reason::Shape;
+    return rows_beat_channels(call, dw, rows_lie({&x, &dy}), dy.size(3), Pass::Filters) ? Reason::Ok : Reason::Shape;
   }
   return by_filters(call) == ByFilters::Planes ? Reason::Ok : Reason::Shape;
 }
@@ -284,7 +293,8 @@ Reason takes_copied_direct(const Call& call) {
   const auto& a = call.attrs.as<ConvAttrs>();
   const bool many = a.groups > 1 || weight.size(0) > 4 || y.size(2) * y.size(3) < few_places;
   // Implicit matrices gather elements a stride apart.
-  return takes_copies(call, (y.size(3) < short_row || a.stride[1] > 1) && has_taps(weight) && many);
+  const bool slow = a.stride[1] > 1 || (has_taps(weight) && y.size(3) < short_row);
+  return takes_copies(call, slow && many);
 }
 // Each residue of a stride is a product of its own, of still shorter rows.
 Reason input_grad_takes_copied_direct(const Call& call) {

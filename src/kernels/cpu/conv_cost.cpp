@@ -64,9 +64,11 @@ double ConvCost::scatter(bool gradient) const {
   const double to = images * (gradient ? size[0] * size[1] : places[0] * places[1]);
   const double summed = gradient ? filters : channels, each = gradient ? channels : filters;
   const double window = taps[0] * taps[1];
-  return groups * (from * summed * (1.05 * vectors(window * each) + 0.8) + 6 * from * window * vectors(each) +
-                   16 * to * vectors(each)) +
-         2 * elements_w() + (groups > 1 ? beyond_caches(elements_x() + elements_y()) + 0.8 * again(gradient) : 0);
+  const double read = groups * from * summed, written = groups * to * each;
+  return 1.07 * read * vectors(window * each) +
+         groups * (11 * from * window * vectors(each) + 23 * to * vectors(each)) + 1.5 * elements_w() +
+         0.55 * beyond_caches(read) + 1.5 * beyond_caches(written) +
+         (groups > 1 ? beyond_caches(elements_x() + elements_y()) + 0.8 * again(gradient) : 0);
 }
 
 double ConvCost::direct(bool gradient) const {
@@ -74,7 +76,11 @@ double ConvCost::direct(bool gradient) const {
   const double columns = gradient ? size[1] / stride[1] : places[1], written = gradient ? elements_x() : elements_y();
   // Panels of filters come back to results one after the other, a cost that few channels do not hide.
   return 1.2 * images * groups * tap_rows_inside * columns * taps[1] * summed * vectors(each) +
-         6 * written / each * vectors(each) + 1.5 * beyond_caches(written);
+         6 * written / each * vectors(each) + 1.5 * beyond_caches(written) + written_apart(gradient);
+}
+
+double ConvCost::written_apart(bool gradient) const {
+  return gradient ? (stride[0] * stride[1] - 1) * beyond_caches(elements_x()) : 0;
 }
 
 double ConvCost::full_vectors() const { return elements_y() * channels * taps[0] * taps[1] / 16; }
@@ -103,7 +109,7 @@ double ConvCost::direct_of_few(bool gradient) const {
                rows_met = std::min(taps[1], stride[1]);
   const double all = 1.3 * images * groups * tap_rows_inside * places[1] * taps[1] * summed * vectors(each) +
                      2.6 * pixels * vectors(each) + (is_point() ? 0 : 63 * lines);
-  if (groups == 1) return all + elements_w();
+  if (groups == 1) return all + elements_w() + written_apart(gradient);
   const bool copied = padded || (gradient && taps[0] * taps[1] > 1);
   const double copies =
       copied ? read / summed * vectors(summed) * (gradient ? std::min(taps[0], stride[0]) * rows_met : 1) : 0;
@@ -111,7 +117,8 @@ double ConvCost::direct_of_few(bool gradient) const {
   const bool whole = dilation[1] == 1 && copied;
   const double stretches = images * groups * tap_rows_inside * (whole ? (gradient ? rows_met : 1) : taps[1]) *
                            parts(gradient ? size[1] / stride[1] : places[1], 14) * parts(each, 32);
-  return all + 11 * stretches + 6.5 * copies + beyond_caches(elements_x() + elements_y()) + 0.3 * again(gradient);
+  return all + 11 * stretches + 6.5 * copies + beyond_caches(elements_x() + elements_y()) + 0.3 * again(gradient) +
+         written_apart(gradient);
 }
 
 bool ConvCost::point_by_planes(bool gradient) const {
@@ -170,9 +177,10 @@ double ConvCost::filters_by_planes() const {
       elements_x() * std::min(taps[0], stride[0]) * std::min(taps[1], stride[1]) / (stride[0] * stride[1]);
   // A product of planes that are read where they lie.
   if (is_point() && rows_lie) return 2.2 * work * filters + 1.2 * work * parts(filters, 4) + 20 * elements_w();
-  return 2.7 * work * filters + 1.2 * work * parts(filters, 4) + 2.1 * copied / (rows_lie && stride[1] == 1 ? 16 : 1) +
-         2.2 * elements_y() / (rows_lie ? 16 : 1) + 20 * elements_w() +
-         8.6 * images * groups * places[0] * parts(filters, 4) * parts(steps, 6) +
+  const double sums = rows_lie && groups > 1 && filters <= 2 ? 0.65 : 1;
+  return sums * (2.7 * work * filters + 1.2 * work * parts(filters, 4)) +
+         2.1 * copied / (rows_lie && stride[1] == 1 ? 16 : 1) + 2.2 * elements_y() / (rows_lie ? 16 : 1) +
+         20 * elements_w() + 8.6 * images * groups * places[0] * parts(filters, 4) * parts(steps, 6) +
          (rows_lie ? 0 : 2.2 * beyond_caches(elements_x() + elements_y()) + 2 * filters_again());
 }
 
@@ -197,14 +205,15 @@ double ConvCost::filters_by_direct() const {
            0.16 * (elements_x() + elements_y()) + 0.65 * elements_w() + 0.6 * far;
   const bool copied = groups > 1 && !gathers && (padded || std::fmod(length, 16) != 0);
   const double begun = gathers ? images * groups * places[0] : lines;
-  return products * (0.9 * filters + 1.6 * parts(filters, 14)) +
-         (gathers   ? 1.4 * pixels * gathered
-          : unfolds ? 1.4 * pixels * unfolding
-                    : 0) +
-         (rows_lie ? 0.4 * elements_x() + 4.5 * beyond_caches(elements_w())
-          : copied ? 5.2 * elements_x() / channels * vectors(channels)
-                   : 0) +
-         1.2 * elements_y() + 17 * begun * parts(filters, 14) * parts(length, 32) + 0.5 * far;
+  const double all = products * (0.9 * filters + 1.6 * parts(filters, 14)) +
+                     (gathers   ? 1.4 * pixels * gathered
+                      : unfolds ? 1.4 * pixels * unfolding
+                                : 0) +
+                     (rows_lie ? 0.4 * elements_x() + 4.5 * beyond_caches(elements_w())
+                      : copied ? 5.2 * elements_x() / channels * vectors(channels)
+                               : 0) +
+                     1.2 * elements_y() + 17 * begun * parts(filters, 14) * parts(length, 32) + 0.5 * far;
+  return rows_lie && groups > 1 ? 1.35 * all : all;  // each group's images are turned round by themselves
 }
 
 double ConvCost::filters_by_gemm() const {

@@ -40,6 +40,8 @@ struct ConvCost {
  protected:
   /// Elements of lines that groups read or write once more each, from beyond the caches.
   double again(bool gradient) const;
+  /// Pixels of images that each residue of the strides writes, with gaps between them.
+  double written_apart(bool gradient) const;
   /// The same of both images and the gradient of outputs: all kernels but the direct one sum a group at a time.
   double filters_again() const;
   /// Whether outputs of a row see what their neighbours see, one place on.

@@ -27,16 +27,37 @@ i64 packed_size(i64 groups, i64 filters, i64 depth) { return groups * packed_fil
 
 /// Whether results are too many for the caches, and pixels follow one another. The next layer reads results soon, so
 /// that more of them than cpu::streamed_bytes stay in a cache.
-bool passes_caches(const ConvArgs& a, const ConvShape& s) {
+bool passes_caches(const StridedView<float, 4>& y) {
   constexpr i64 least = 16 << 20;
-  const i64 elements = s.images * s.filters * s.h.output() * s.w.output();
-  return a.y.strides[3] == s.filters && elements * i64{sizeof(float)} >= least;
+  const i64 elements = y.length(0) * y.length(1) * y.length(2) * y.length(3);
+  return y.stride(2) == y.length(3) && elements * i64{sizeof(float)} >= least;
 }
 /// Whether a pixel's results in a group are whole lines of memory.
-bool are_lines(const ConvArgs& a, const ConvShape& s) {
+bool are_lines(const StridedView<float, 4>& y, i64 filters) {
   constexpr i64 line = 64;
-  const i64 places = a.y.strides[0] | a.y.strides[2] | a.y.strides[3] | s.group_filters();
-  return places * i64{sizeof(float)} % line == 0 && reinterpret_cast<i64>(a.y.data) % line == 0;
+  const i64 places = y.stride(0) | y.stride(1) | y.stride(2) | filters;
+  return places * i64{sizeof(float)} % line == 0 && reinterpret_cast<i64>(y.data) % line == 0;
+}
+
+/// To `y`, all groups' results beside each other; finish(group, image, row) is what becomes of sums.
+template <class Finish>
+void convolve_to(const StridedView<float, 4>& y, const ExecutorRef& executor, i64 groups,
+                 const StridedView<const float, 4>& x, const Sweep& h, const Sweep& w, const float* packed,
+                 const Finish& finish) {
+  const i64 k = y.length(3) / groups;
+  const auto convolve = [&](const auto& sink) { conv2d_direct<float>(executor, groups, x, h, w, k, packed, sink); };
+  const auto place = [&](i64 group, i64 image, i64 row) {
+    return y.data + image * y.stride(0) + row * y.stride(1) + group * k;
+  };
+  const bool passes = passes_caches(y);
+  if (passes && are_lines(y, k))
+    return convolve([&](i64 group, i64 image, i64 row) {
+      return cpu::stream_rows(place(group, image, row), y.stride(2), finish(group, image, row));
+    });
+  if (passes && conv2d_direct_past_caches<float>(executor, groups, x, h, w, packed, y, finish)) return;
+  convolve([&](i64 group, i64 image, i64 row) {
+    return store(strided(place(group, image, row), {y.length(2), k}, {y.stride(2), 1}), finish(group, image, row));
+  });
 }
 
 }  // namespace
@@ -59,23 +80,7 @@ void direct_forward(const ConvArgs& given, Executor& pool) {
   for (i64 g = 0; g < s.groups && !args.packed_filters; ++g)
     pack_filters(executor, tile::detail::group_filters(w, g, k), packed + g * size);
   const auto run = [&](const auto& finish) {
-    const auto x = images<const float>(args);
-    const auto convolve = [&](const auto& sink) {
-      conv2d_direct<float>(executor, s.groups, x, sweep(s.h), sweep(s.w), k, packed, sink);
-    };
-    const auto place = [&](i64 group, i64 image, i64 row) {
-      return y.data + image * y.stride(0) + row * y.stride(1) + group * k;
-    };
-    const bool passes = passes_caches(args, s);
-    if (passes && are_lines(args, s))
-      return convolve([&](i64 group, i64 image, i64 row) {
-        return cpu::stream_rows(place(group, image, row), y.stride(2), finish(group, image, row));
-      });
-    if (passes && conv2d_direct_past_caches<float>(executor, s.groups, x, sweep(s.h), sweep(s.w), packed, y, finish))
-      return;
-    convolve([&](i64 group, i64 image, i64 row) {
-      return store(strided(place(group, image, row), {y.length(2), k}, {y.stride(2), 1}), finish(group, image, row));
-    });
+    convolve_to(y, executor, s.groups, images<const float>(args), sweep(s.h), sweep(s.w), packed, finish);
   };
   const bool plain = args.bias == nullptr && args.activation == Activation::none && !args.residual.data;
   if (plain) return run([](i64, i64, i64) { return acc; });
@@ -116,13 +121,11 @@ void direct_backward_images(const ConvArgs& given, Executor& pool) {
                              {w.stride(3), -h.tap_step * w.stride(1), -v.tap_step * w.stride(2), w.stride(0)}),
                      packed + g * size);
       }
-      conv2d_direct<float>(executor, s.groups, outputs<const float>(args, s), sweep(h), sweep(v), c, packed,
-                           [&](i64 group, i64 image, i64 row) {
-                             const i64 at = h.first + row * h.stride;
-                             float* const to = gx.data + image * gx.stride(0) + at * gx.stride(1) +
-                                               v.first * gx.stride(2) + group * c;
-                             return store(strided(to, {v.count, c}, {v.stride * gx.stride(2), 1}), acc);
-                           });
+      const auto met = strided(gx.data + h.first * gx.stride(1) + v.first * gx.stride(2),
+                               {gx.length(0), h.count, v.count, gx.length(3)},
+                               {gx.stride(0), h.stride * gx.stride(1), v.stride * gx.stride(2), gx.stride(3)});
+      convolve_to(met, executor, s.groups, outputs<const float>(args, s), sweep(h), sweep(v), packed,
+                  [](i64, i64, i64) { return acc; });
     }
   }
 }
