@@ -80,7 +80,7 @@ double ConvCost::direct(bool gradient) const {
 }
 
 double ConvCost::written_apart(bool gradient) const {
-  return gradient ? (stride[0] * stride[1] - 1) * beyond_caches(elements_x()) : 0;
+  return gradient ? 1.5 * (stride[0] * stride[1] - 1) * beyond_caches(elements_x()) : 0;
 }
 
 double ConvCost::full_vectors() const { return elements_y() * channels * taps[0] * taps[1] / 16; }

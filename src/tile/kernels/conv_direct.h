@@ -310,8 +310,8 @@ class DirectTask : DirectPlan<T> {
   /// copy has only those that are seen.
   cpu::Span inputs(i64 begin, i64 end) const {
     if (h_.taps == 1) return {begin, end};
-    const i64 first = h_.first_input(begin);
-    return {max<i64>(0, first), min(h_.length, first + h_.extent(end - begin))};
+    const i64 first = h_.first_input(begin), top = max<i64>(0, first);
+    return {top, max(top, min(h_.length, first + h_.extent(end - begin)))};  // none where all lies outside
   }
   i64 row_distance() const { return h_.dilation * row_pitch_; }
   i64 offsets_size() const { return h_.taps * per_row_ * static_cast<i64>(sizeof(i64) / sizeof(T)); }

@@ -44,7 +44,8 @@ class FiltersPlan {
     turns_ = channels > 1 && x.stride(3) != 1;
     copies_ = turns_ || padded || w.stride * pixel % set == 0 || length_ % V::lanes != 0 ||
               (whole_rows_ && w.taps > 1 && pixel != channels);
-    pitch_ = copies_ ? channels + (odd ? V::lanes : 0) : pixel;
+    const auto pitch = [&] { return copies_ ? channels + (odd ? V::lanes : 0) : pixel; };
+    pitch_ = pitch();
     unfolds_ = w.dilation > 1 && w.taps > 1 && !odd && unfolding_pays();
     if (unfolds_) {
       w_ = {w.outputs, w.outputs, 1, 1, 1, 0};
@@ -54,8 +55,10 @@ class FiltersPlan {
     const bool few = filters * depth_ <= few_elements;
     choose(few && !turns_ && dy.stride(3) == 1, taps_follow(x));
     packs_ = !swaps_ && (panels() > 1 || dy.stride(3) != 1);
-    const bool follow = unfolds_ || pixel == channels || w.taps == 1;
-    if (swaps_) copies_ = padded || unfolds_ || w.stride * pixel % set == 0 || (whole_rows_ && !follow);
+    if (swaps_ && !unfolds_) {  // single elements are read, not whole vectors of pixels
+      copies_ = padded || w.stride * pixel % set == 0 || (whole_rows_ && pixel != channels && w.taps > 1);
+      pitch_ = pitch();
+    }
     if (gathers_) {
       h_ = {h.outputs, h.outputs, 1, 1, 1, 0}, w_ = {w.outputs, w.outputs, 1, 1, 1, 0};
       whole_rows_ = copies_ = true, unfolds_ = false;
