@@ -41,6 +41,8 @@ const Registers& registers() {
   return isa() == Isa::Avx512 ? avx512 : others;
 }
 double vectors_of(double length) { return parts(length, registers().lanes); }
+/// As in tile/kernels/conv_direct.h: results whose lanes are what they sum.
+bool by_dots(double each, double summed) { return each <= (isa() == Isa::Avx512 ? 8 : 6) && summed >= 24; }
 
 }  // namespace
 
@@ -107,8 +109,10 @@ double ConvCost::direct_of_few(bool gradient) const {
   const double read = gradient ? elements_y() : elements_x(), pixels = (gradient ? elements_x() : elements_y()) / each;
   const double lines = images * groups * (gradient ? size[0] * stride[1] : places[0]),
                rows_met = std::min(taps[1], stride[1]);
-  const double all = 1.3 * images * groups * tap_rows_inside * places[1] * taps[1] * summed * vectors(each) +
-                     2.6 * pixels * vectors(each) + (is_point() ? 0 : 63 * lines);
+  const bool dots = by_dots(each, summed);
+  const double products = dots ? (1.1 * each + 2) * parts(summed, registers().lanes) : 1.3 * summed * vectors(each);
+  const double all = images * groups * tap_rows_inside * places[1] * taps[1] * products +
+                     (dots ? 10 * each : 2.6) * pixels + (is_point() ? 0 : 63 * lines);
   if (groups == 1) return all + elements_w() + written_apart(gradient);
   const bool copied = padded || (gradient && taps[0] * taps[1] > 1);
   const double copies =
@@ -256,9 +260,10 @@ double RowsCost::planes() const {
 double RowsCost::copies() const {
   const double along = taps[1] * summed() * vectors_of(each()), across = gradient ? size[1] / stride[1] : places[1];
   const double lines = gradient ? size[0] * stride[1] : places[0];
+  const double products = by_dots(each(), summed()) ? taps[1] * vectors_of(summed()) * (0.55 * each() + 1) * across
+                                                    : along * (0.35 * across + 1.5 * parts(across, registers().pixels));
   return registers().copies *
-         (images * groups * tap_rows_inside * along *
-              (0.35 * across + 1.5 * parts(across, registers().pixels))  // each block of pixels reads the filters
+         (images * groups * tap_rows_inside * products  // each block of pixels reads the filters
           + 11 * written() / each() * vectors_of(each()) + 70 * images * groups * lines + 1.2 * elements_w() +
           0.5 * beyond_caches(elements_w()) + (1.1 * read() + 0.9 * beyond_caches(read())) * (gradient ? met() : 1) +
           0.1 * written() + 1.8 * beyond_caches(written()));

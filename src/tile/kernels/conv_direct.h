@@ -4,6 +4,7 @@
 // far apart that they meet in few sets of the cache, or where channels are not contiguous.
 #pragma once
 
+#include "../arch/cpu/dots.h"
 #include "../arch/cpu/pipeline.h"
 #include "../arch/cpu/stream.h"
 #include "../arch/cpu/stretches.h"
@@ -92,10 +93,24 @@ void pack_dense_taps(const StridedView<const T, 4>& w, i64 first, i64 count, i64
 
 }  // namespace detail
 
-/// Packs filters (k, r, s, c): panels of filters, each in steps of r, s and c.
+/// Whether so few filters of so many channels are summed by dots, whose filters are packed otherwise.
+inline bool by_dots(i64 filters, i64 channels) { return filters <= cpu::dots_filters && channels >= 24; }
+
+/// Packs filters (k, r, s, c): panels of filters, or filters for dots, each in steps of r, s and c.
 template <class T>
 void pack_filters(const ExecutorRef& executor, const StridedView<const T, 4>& w, T* to) {
   const i64 filters = w.length(0), rows = w.length(1), columns = w.length(2), channels = w.length(3);
+  if (by_dots(filters, channels)) {
+    executor.parallel(filters, [&](i64 k, int) {
+      T* line = to + k * rows * columns * channels;
+      for (i64 tap = 0; tap < rows * columns; ++tap, line += channels) {
+        const T* from = w.data + k * w.stride(0) + tap / columns * w.stride(1) + tap % columns * w.stride(2);
+        if (w.stride(3) == 1) detail::copy_run(from, channels, line);
+        for (i64 c = 0; c < channels && w.stride(3) != 1; ++c) line[c] = from[c * w.stride(3)];
+      }
+    });
+    return;
+  }
   const i64 depth = rows * columns * channels, nr = cpu::block_columns<T>;
   const bool dense = w.stride(3) == 1 && w.stride(2) == channels && w.stride(1) == columns * channels;
   executor.parallel(ceil_div(filters, nr), [&](i64 index, int) {
@@ -153,8 +168,9 @@ class DirectPlan {
   static constexpr i64 panel_elements = 256 * 1024 / static_cast<i64>(sizeof(T));
 
   /// Groups of a block follow each other, since their pixels share lines of the caches.
-  DirectPlan(i64 groups, const StridedView<const T, 4>& x, const Sweep& h, const Sweep& w, i64 filters, i64 threads)
-      : x_(x), h_(h), w_(w), filters_(filters), panels_(ceil_div(filters, nr)) {
+  DirectPlan(i64 groups, const StridedView<const T, 4>& x, const Sweep& h, const Sweep& w, i64 filters, i64 threads,
+             bool dots)
+      : x_(x), h_(h), w_(w), filters_(filters), panels_(ceil_div(filters, nr)), dots_(dots) {
     constexpr i64 set = 2048 / static_cast<i64>(sizeof(T));  // pixels so far apart meet in two sets of the first level
     const i64 channels = x.length(3);
     turns_ = channels > 1 && x.stride(3) != 1;
@@ -201,7 +217,7 @@ class DirectPlan {
   StridedView<const T, 4> x_;
   Sweep h_, w_;
   i64 filters_, panels_;
-  bool copies_, turns_, light_;
+  bool dots_, copies_, turns_, light_;
   i64 pitch_, step_;  // of pixels where they are read; pixels from one output to the next
   i64 row_parts_, column_parts_, filter_parts_;
 };
@@ -211,7 +227,8 @@ template <class T>
 class DirectTask : DirectPlan<T> {
   using Plan = DirectPlan<T>;
   using V = NativeVec<T>;
-  using Plan::x_, Plan::h_, Plan::w_, Plan::pitch_, Plan::step_, Plan::copies_, Plan::filters_, Plan::nr, Plan::turns_;
+  using Plan::x_, Plan::h_, Plan::w_, Plan::pitch_, Plan::step_, Plan::copies_, Plan::filters_, Plan::nr, Plan::turns_,
+      Plan::dots_;
 
  public:
   /// The index-th block of images that are cut as `plan` says.
@@ -221,7 +238,7 @@ class DirectTask : DirectPlan<T> {
         columns_(cpu::part(w_.outputs, this->column_parts_, index / this->filter_parts_ % this->column_parts_)),
         rows_(cpu::part(x_.length(0) * h_.outputs, this->row_parts_,
                         index / (this->filter_parts_ * this->column_parts_))),
-        width_(cpu::panel_width<T>(filters_, 0)),
+        width_(dots_ ? filters_ : cpu::panel_width<T>(filters_, 0)),
         depth_parts_(min(h_.taps * w_.taps, ceil_div(h_.taps * w_.taps * x_.length(3) * width_, Plan::panel_elements))),
         whole_rows_(w_.dilation == 1 && pitch_ == x_.length(3) && depth_parts_ <= 1),
         row_pitch_(copies_ ? (w_.taps == 1 ? columns_.size() : w_.extent(columns_.size())) * pitch_ : x_.stride(1)),
@@ -400,7 +417,8 @@ class DirectTask : DirectPlan<T> {
   /// fn(tile) of the pixels of a row that a kernel computes together, counted from the block's first column.
   template <class Fn>
   void each_tile(const Fn& fn) const {
-    const i64 count = columns_.size(), tiles = ceil_div(count, i64{cpu::block_rows});
+    const i64 rows = dots_ ? cpu::dots_rows(static_cast<int>(filters_)) : cpu::block_rows;
+    const i64 count = columns_.size(), tiles = ceil_div(count, rows);
     for (i64 t = 0; t < tiles; ++t) fn(cpu::part(count, tiles, t));
   }
   /// Products of a tile with the taps in `mine`, of whose last vector so many columns are written.
@@ -410,11 +428,15 @@ class DirectTask : DirectPlan<T> {
     const int vectors = static_cast<int>(ceil_div(filters, i64{V::lanes}));
     const int last = static_cast<int>(filters) - (vectors - 1) * V::lanes;
     const i64 channels = x_.length(3), length = whole_rows_ ? w_.taps * channels : channels;
+    const cpu::Stretches steps{mine.size(), length, offsets_ + mine.begin};
+    from += tile.begin * step_ * pitch_;
+    if (dots_)
+      return cpu::pick_dots<V>(static_cast<int>(tile.size()), static_cast<int>(filters_))(
+          steps, from, step_ * pitch_, panel + mine.begin * length, h_.taps * w_.taps * channels, to, to_pitch);
     const T* const b = panel + mine.begin * length * vectors * V::lanes;
     const int rows = static_cast<int>(tile.size());
     const auto kernel = vectors == 1 ? cpu::pick_stretch<V, 1>(rows) : cpu::pick_stretch<V, 2>(rows);
-    kernel({mine.size(), length, offsets_ + mine.begin}, from + tile.begin * step_ * pitch_, step_ * pitch_, b, to,
-           to_pitch, whole ? V::lanes : last, ahead);
+    kernel(steps, from, step_ * pitch_, b, to, to_pitch, whole ? V::lanes : last, ahead);
   }
   /// Those of `mine` that lie inside for a row.
   cpu::Span inside(i64 row, const cpu::Span& mine) const {
@@ -471,14 +493,16 @@ class DirectTask : DirectPlan<T> {
 }  // namespace detail
 
 /// The convolution of images (n, h, w, c), best of contiguous channels, in groups, with packed filters, so many for
-/// each group; sink(group, image, row) is the epilogue over [columns of that row of the output, filters].
+/// each group, which lie in panels although dots might sum them for `panels`; sink(group, image, row) is the epilogue
+/// over [columns of that row of the output, filters].
 template <class T, class MakeSink>
 void conv2d_direct(const ExecutorRef& executor, i64 groups, const StridedView<const T, 4>& x, const Sweep& h,
-                   const Sweep& w, i64 filters, const T* packed, const MakeSink& sink) {
+                   const Sweep& w, i64 filters, const T* packed, const MakeSink& sink, bool panels = false) {
   if (groups * x.length(0) * h.outputs * w.outputs * filters == 0) return;
   const i64 channels = x.length(3) / groups, size = packed_filters_size<T>(filters, h.taps * w.taps * channels);
   const auto part = [&](i64 group) { return detail::channels_of(x, group * channels, channels); };
-  const detail::DirectPlan<T> plan(groups, part(0), h, w, filters, ceil_div<i64>(executor.threads(), groups));
+  const detail::DirectPlan<T> plan(groups, part(0), h, w, filters, ceil_div<i64>(executor.threads(), groups),
+                                   !panels && by_dots(filters, channels));
   executor.parallel(groups * plan.tasks(), [&](i64 index, int thread) {
     const i64 group = index % groups;
     detail::DirectTask<T> task(plan, part(group), index / groups);
@@ -493,11 +517,12 @@ void conv2d_direct(const ExecutorRef& executor, i64 groups, const StridedView<co
 template <class T, class Finish>
 bool conv2d_direct_past_caches(const ExecutorRef& executor, i64 groups, const StridedView<const T, 4>& x,
                                const Sweep& h, const Sweep& w, const T* packed, const StridedView<T, 4>& y,
-                               const Finish& finish) {
+                               const Finish& finish, bool panels = false) {
   const i64 channels = x.length(3) / groups, all = y.length(3), filters = all / groups;
   const i64 size = packed_filters_size<T>(filters, h.taps * w.taps * channels);
   const auto part = [&](i64 group) { return detail::channels_of(x, group * channels, channels); };
-  const detail::DirectPlan<T> plan(groups, part(0), h, w, filters, executor.threads());
+  const detail::DirectPlan<T> plan(groups, part(0), h, w, filters, executor.threads(),
+                                   !panels && by_dots(filters, channels));
   if (!plan.holds_results(groups)) return false;
   executor.parallel(plan.tasks(), [&](i64 index, int thread) {
     detail::DirectTask<T> task(plan, part(0), index);

@@ -157,7 +157,7 @@ TEST(CpuLayouts, FewResultsOfManyTapsRunAlongRows) {
                                                                {6, 4, 2, 100, "planes"},
                                                                {6, 8, 5, 100, "planes"},
                                                                {6, 9, 5, 100, "direct"},
-                                                               {256, 4, 3, 9, "scatter"},
+                                                               {256, 4, 3, 9, "direct"},
                                                                {64, 8, 1, 100, "direct"}}) {
     const Tensor x = empty({1, channels, 9, width}).to(ChannelsLast), w = empty({filters, channels, taps, taps});
     const Tensor y = empty({1, filters, 10 - taps, width + 1 - taps}).to(ChannelsLast);
@@ -173,7 +173,7 @@ TEST(CpuLayouts, GroupsOfFewChannelsAreSpreadOverLanes) {
       {"windows", {2, 48, 9, 11}, {64, 3, 3, 3}, {.padding = {1, 1}, .groups = 16}, spread, spread, spread},
       {"a dilated row", {1, 32, 13, 9}, {32, 4, 3, 2}, {.dilation = {2, 1}, .groups = 8}, spread, spread, spread},
       {"dilated both ways", {1, 32, 13, 9}, {32, 4, 3, 2}, {.dilation = {2, 2}, .groups = 8}, spread, spread, spread},
-      {"many channels a group", {1, 256, 9, 9}, {16, 32, 3, 3}, {.groups = 8}, "scatter", direct, direct},
+      {"many channels a group", {1, 256, 9, 9}, {16, 32, 3, 3}, {.groups = 8}, direct, direct, direct},
       // Larger than the caches: the direct kernel would take seven times as long.
       {"large", {31, 20, 82, 82}, {8, 5, 7, 7}, {.padding = {3, 0}, .groups = 4}, planes, spread, direct}};
   Generator g(19);

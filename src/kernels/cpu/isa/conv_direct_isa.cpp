@@ -39,13 +39,16 @@ bool are_lines(const StridedView<float, 4>& y, i64 filters) {
   return places * i64{sizeof(float)} % line == 0 && reinterpret_cast<i64>(y.data) % line == 0;
 }
 
-/// To `y`, all groups' results beside each other; finish(group, image, row) is what becomes of sums.
+/// To `y`, all groups' results beside each other; finish(group, image, row) is what becomes of sums. `panels`: filters
+/// lie in these however few.
 template <class Finish>
 void convolve_to(const StridedView<float, 4>& y, const ExecutorRef& executor, i64 groups,
-                 const StridedView<const float, 4>& x, const Sweep& h, const Sweep& w, const float* packed,
+                 const StridedView<const float, 4>& x, const Sweep& h, const Sweep& w, const float* packed, bool panels,
                  const Finish& finish) {
   const i64 k = y.length(3) / groups;
-  const auto convolve = [&](const auto& sink) { conv2d_direct<float>(executor, groups, x, h, w, k, packed, sink); };
+  const auto convolve = [&](const auto& sink) {
+    conv2d_direct<float>(executor, groups, x, h, w, k, packed, sink, panels);
+  };
   const auto place = [&](i64 group, i64 image, i64 row) {
     return y.data + image * y.stride(0) + row * y.stride(1) + group * k;
   };
@@ -54,7 +57,7 @@ void convolve_to(const StridedView<float, 4>& y, const ExecutorRef& executor, i6
     return convolve([&](i64 group, i64 image, i64 row) {
       return cpu::stream_rows(place(group, image, row), y.stride(2), finish(group, image, row));
     });
-  if (passes && conv2d_direct_past_caches<float>(executor, groups, x, h, w, packed, y, finish)) return;
+  if (passes && conv2d_direct_past_caches<float>(executor, groups, x, h, w, packed, y, finish, panels)) return;
   convolve([&](i64 group, i64 image, i64 row) {
     return store(strided(place(group, image, row), {y.length(2), k}, {y.stride(2), 1}), finish(group, image, row));
   });
@@ -80,7 +83,8 @@ void direct_forward(const ConvArgs& given, Executor& pool) {
   for (i64 g = 0; g < s.groups && !args.packed_filters; ++g)
     pack_filters(executor, tile::detail::group_filters(w, g, k), packed + g * size);
   const auto run = [&](const auto& finish) {
-    convolve_to(y, executor, s.groups, images<const float>(args), sweep(s.h), sweep(s.w), packed, finish);
+    convolve_to(y, executor, s.groups, images<const float>(args), sweep(s.h), sweep(s.w), packed, args.packed_filters,
+                finish);
   };
   const bool plain = args.bias == nullptr && args.activation == Activation::none && !args.residual.data;
   if (plain) return run([](i64, i64, i64) { return acc; });
@@ -124,7 +128,7 @@ void direct_backward_images(const ConvArgs& given, Executor& pool) {
       const auto met = strided(gx.data + h.first * gx.stride(1) + v.first * gx.stride(2),
                                {gx.length(0), h.count, v.count, gx.length(3)},
                                {gx.stride(0), h.stride * gx.stride(1), v.stride * gx.stride(2), gx.stride(3)});
-      convolve_to(met, executor, s.groups, outputs<const float>(args, s), sweep(h), sweep(v), packed,
+      convolve_to(met, executor, s.groups, outputs<const float>(args, s), sweep(h), sweep(v), packed, false,
                   [](i64, i64, i64) { return acc; });
     }
   }

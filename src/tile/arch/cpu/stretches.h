@@ -64,11 +64,14 @@ class Rows {
       forget(base_[i]);
     }
   }
+  template <int I>
+  TESSERA_HD const T* pointer() const {
+    constexpr int i = I % per_base;
+    return reinterpret_cast<const T*>(base_[I / per_base] + (i == 3 ? thrice_ : i * once_));
+  }
   template <int I, int Step>
   TESSERA_HD T at() const {
-    constexpr int i = I % per_base;
-    const char* p = base_[I / per_base] + (i == 3 ? thrice_ : i * once_);
-    return reinterpret_cast<const T*>(p)[Step];
+    return pointer<I>()[Step];
   }
   TESSERA_HD void advance(i64 steps) {
     TESSERA_UNROLL
