@@ -92,6 +92,8 @@ bool rows_beat_channels(const Call& call, const Operand& weight, bool rows, int6
     if (read > 512 * kilo) return columns >= (taps > 16 ? 32 : 16);
     return columns >= (weight.size(0) < 8 ? 24 : 64);
   }
+  const bool costly = read > 1024 * kilo && weight.size(0) > 256;  // copies of many channels far apart
+  if (a.stride[1] > 1 && costly) return columns >= 12;
   if (a.stride[1] > 1) return pass == Pass::Forward && columns >= (read > 512 * kilo ? 28 : 64);
   const int64_t lanes = (columns + 15) / 16 * 16;
   const bool fill_vectors = columns >= 16 && 10 * columns >= 6 * lanes;
