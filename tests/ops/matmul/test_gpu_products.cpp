@@ -568,7 +568,6 @@ TEST_F(VendorConvolutions, AndTheirGradients) {
 }
 
 TEST_F(VendorConvolutions, OfLargePlanesThatDoNotSplit) {
-  const ForceKernel filters("conv2d_weight_grad", "vendor.planes");
   for (DType dtype : {Float16, BFloat16}) {
     compare({{2, 5, 65, 67}, {70, 5, 1, 1}, {}}, dtype, false, nullptr);
     compare({{1, 33, 64, 65}, {9, 33, 1, 1}, {}}, dtype, false, nullptr);

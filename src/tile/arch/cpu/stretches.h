@@ -40,7 +40,7 @@ TESSERA_HD void forget(P& p) {
 
 /// Keeps v in a register: the compiler would rather load it again for each use, where there are few.
 template <class V>
-TESSERA_HD void keep(V& v) {
+TESSERA_HD void keep([[maybe_unused]] V& v) {
 #if defined(__x86_64__) && !TESSERA_GPU_COMPILER
   asm("" : "+v"(v.v));
 #endif
