@@ -155,8 +155,14 @@ bool is_small(const ConvArgs& args) {
   const auto of_filter = static_cast<double>(args.channels * args.filter[0] * args.filter[1]);
   return static_cast<double>(args.images * args.filters * height * width) * of_filter <= most;
 }
-// Where it is faster than the vendor's: images that need not be copied, their gradients with strides of 1, those of
-// more than 64 filters.
+// Of gradients of images, blocks of 128 pixels and 128 channels, which few of would leave processors idle.
+bool fills_card(const ConvArgs& args) {
+  constexpr long long block = 128, processors = 132;
+  const auto blocks = [](long long n) { return (n + block - 1) / block; };
+  return blocks(args.images * args.size[0] * args.size[1]) * blocks(args.channels) >= processors;
+}
+// Where it is faster than the vendor's: images that need not be copied, whose channels fill most of the 64 that are
+// loaded at a time, their gradients with strides of 1, those of more than 64 filters.
 template <ConvPart part>
 Reason sm90_leads(const Call& call) {
   if (!lies_last<part>(call)) return Reason::Layout;
@@ -164,7 +170,9 @@ Reason sm90_leads(const Call& call) {
   if (part == ConvPart::images && (a.stride[0] > 1 || a.stride[1] > 1)) return Reason::Shape;
   Trial trial(call);
   const ConvArgs args = args_of<part>(call, trial.workspace, true);
-  if (part == ConvPart::filters && args.filters <= 64) return Reason::Shape;
+  if (part == ConvPart::forward && args.channels < 32) return Reason::Shape;
+  if (part == ConvPart::images && !fills_card(args)) return Reason::Shape;
+  if (part == ConvPart::filters && (args.filters <= 64 || args.channels < 64)) return Reason::Shape;
   return is_small(args) ? sm90_takes<part>(call) : Reason::Shape;
 }
 template <ConvPart part>

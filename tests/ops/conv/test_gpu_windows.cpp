@@ -170,8 +170,8 @@ TEST_F(Sm90Windows, KeepsChannelsLast) {
   const Conv2dOptions options{{1, 1}, {0, 1}, {1, 1}};
   const Tensor exact = values({2, 16, 9, 7}, Float16), filters = values({72, 16, 3, 3}, Float16);
   const Tensor want = conv2d(exact, filters, {}, options);
-  const ForceKernel forward("conv2d", "sm90.as-they-lie"), weights("conv2d_weight_grad", "sm90.as-they-lie"),
-      images("conv2d_input_grad", "sm90.as-they-lie");
+  const ForceKernel forward("conv2d", "sm90.windows"), weights("conv2d_weight_grad", "sm90.windows"),
+      images("conv2d_input_grad", "sm90.windows");
   const Tensor x = there(exact, Float16, true).set_requires_grad(),
                w = there(filters, Float16, false).set_requires_grad();
   const Tensor y = conv2d(x, w, {}, options);
