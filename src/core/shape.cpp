@@ -4,11 +4,13 @@
 #include <charconv>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <tuple>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "core/dim_terms.h"
 #include "tessera/error.h"
 
 namespace tessera {
@@ -186,11 +188,32 @@ struct DimTable {
     }
     return true;
   }
+  // floor(a / n), n > 1: what divides evenly stands before the division, and factors of all terms and n are left out.
+  // Bounds stay as tight as those of a / n.
+  Dim divide_by(const Polynomial& a, int64_t n) {
+    Polynomial whole, rest, reduced;
+    int64_t common = n;
+    for (auto& [m, c] : a) {
+      const int64_t quotient = m.empty() || c % n == 0 ? quotient_of(c, n) : 0, left = c - quotient * n;
+      if (quotient != 0) whole[m] = quotient;
+      if (left != 0) rest[m] = left;
+      if (!m.empty()) common = std::gcd(common, left);
+    }
+    for (auto& [m, c] : rest)
+      if (c / common != 0) reduced[m] = c / common;
+    if (common == n) return intern(whole);
+    const Dim numerator = intern(reduced), divisor = n / common;
+    const Dim division =
+        atom({"floor((" + print(reduced) + ")/(" + std::to_string(n / common) + "))", numerator, divisor});
+    for (auto& [m, c] : polynomial(division)) add_term(whole, m, c);
+    return intern(whole);
+  }
   void forget_after(size_t expressions, size_t atoms_before) {
     for (; polynomials.size() > expressions; polynomials.pop_back()) index.erase(polynomials.back());
     for (; atoms.size() > atoms_before; atoms.pop_back()) atom_index.erase(atoms.back().key());
   }
   Dim symbol(const Atom& a);                    // locks
+  std::vector<DimTerm> terms(Dim d);            // locks
   static std::string atom_text(const Atom& a);  // floor divisions are printed as they are
   std::string print(const Polynomial& p) const {
     std::string text;
@@ -477,6 +500,21 @@ std::vector<Dim> Dim::symbols() const {
   return all;
 }
 
+std::vector<DimTerm> DimTable::terms(Dim d) {
+  std::lock_guard lock(mutex);
+  std::vector<DimTerm> all;
+  for (auto& [m, c] : polynomial(d)) {
+    DimTerm& term = all.emplace_back(DimTerm{c, {}});
+    for (auto& [v, e] : m) {
+      const Atom a = atoms[static_cast<size_t>(v)];
+      const DimFactor factor{intern({{Monomial{{v, 1}}, 1}}), a.numerator, a.denominator};
+      term.factors.insert(term.factors.end(), static_cast<size_t>(e), factor);
+    }
+  }
+  return all;
+}
+std::vector<DimTerm> terms_of(Dim dim) { return DimTable::get().terms(dim); }
+
 void Dim::throw_out_of_range(int64_t value) { throw Error("dim " + std::to_string(value) + " is out of range"); }
 
 Dim Dim::add(Dim a, Dim b) {
@@ -505,6 +543,7 @@ Dim Dim::divide(Dim a, Dim b) {
   DimTable::Polynomial quotient;
   auto pa = table.polynomial(a), pb = table.polynomial(b);
   if (DimTable::divide_exactly(pa, pb, quotient)) return table.intern(quotient);
+  if (!b.is_symbolic() && b.value_ > 1) return table.divide_by(pa, b.value_);
   auto both_sides = pa;
   for (auto& [m, c] : pb) both_sides.emplace(m, c);
   table.symbols(both_sides);  // of one name can be only one

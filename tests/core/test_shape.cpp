@@ -3,8 +3,8 @@
 #include <functional>
 #include <thread>
 
+#include "core/dim_terms.h"
 #include "tessera/error.h"
-#include "tessera/shape.h"
 
 namespace tessera {
 namespace {
@@ -72,6 +72,41 @@ TEST(Dim, BoundsOfExpressions) {
   EXPECT_EQ((Dim(0) - free).low(), INT64_MIN);
   EXPECT_EQ((n / m).high(), Dim::kUnbounded);  // m may be 0
   EXPECT_EQ((n * INT64_MAX).high(), Dim::kUnbounded);
+}
+
+TEST(Dim, DivisionsByNumbersAreAsShortAsTheyCanBe) {
+  const Dim h = Dim::symbol("h", 1), w = Dim::symbol("w");
+  EXPECT_EQ((h * 4 - 1) / 2, h * 2 - 1);
+  EXPECT_EQ((h - 1) / 2 + 1, (h + 1) / 2);
+  EXPECT_EQ(h * 96 / 64, h * 3 / 2);
+  EXPECT_EQ((h * 6 + w * 8 + 3) / 4, w * 2 + (h * 3 + 1) / 2);
+  EXPECT_EQ((h * 6 + 3) / 4,
+            Dim::parse("floor((3*h + 1)/(2))").substitute(std::vector{std::pair(Dim::symbol("h"), h)}));
+  for (int64_t a = -7; a <= 7; ++a)
+    for (int64_t b = -9; b <= 9; ++b)
+      for (const int64_t n : {2, 3, 4, 6})
+        for (int64_t value = 1; value < 8; ++value) {
+          const int64_t x = a * value + b, floor = x / n - (x % n < 0);
+          EXPECT_EQ(((h * a + b) / n).substitute("h", value), Dim(floor)) << a << " " << b << " " << n;
+        }
+}
+
+TEST(Dim, TermsAreCoefficientsAndFactors) {
+  const Dim h = Dim::symbol("h", 1), w = Dim::symbol("w");
+  Dim sum = 0;
+  int divisions = 0;
+  for (const DimTerm& term : terms_of(h * h * 3 - (h * w / 2) * 2 + 7)) {
+    Dim product = term.coefficient;
+    for (const DimFactor& f : term.factors) {
+      divisions += f.denominator == Dim(2) && f.numerator == h * w;
+      product = product * f.self;
+    }
+    sum = sum + product;
+  }
+  EXPECT_EQ(sum, h * h * 3 - (h * w / 2) * 2 + 7);
+  EXPECT_EQ(divisions, 1);
+  EXPECT_EQ(terms_of(7).size(), 1u);
+  EXPECT_TRUE(terms_of(0).empty());
 }
 
 TEST(Dim, SymbolsOfOneNameHaveTheSameBounds) {
