@@ -38,8 +38,9 @@ struct ResizeOptions {
   double extrapolation = 0;         ///< of TfCropAndResize: the value of what lies outside
 };
 /// `dims` of x resized to `sizes`, one after the other. Other elements than floating-point ones take Nearest only.
-Tensor resize(const Tensor& x, const Dims& dims, const Dims& sizes, const ResizeOptions& options = {});
-/// The same to floor(size * scale), with these scales.
+Tensor resize(const Tensor& x, const Dims& dims, const Shape& sizes, const ResizeOptions& options = {});
+/// The same to floor(size * scale), with these scales. Of sizes that are symbols, scales are multiples of 1/64, and
+/// coordinates HalfPixel, AlignCorners or Asymmetric.
 Tensor resize_by(const Tensor& x, const Dims& dims, const std::vector<double>& scales,
                  const ResizeOptions& options = {});
 

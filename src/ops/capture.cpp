@@ -60,7 +60,7 @@ class Capturing final : public CaptureState {
       if (i < written) out[i] = in[i];
     }
     symbols_.add_all(node.attrs);
-    append(std::move(node));
+    append(std::move(node), op.view && out[0].storage() == seen[0].storage());
     return out;
   }
 
@@ -97,6 +97,7 @@ class Capturing final : public CaptureState {
     inputs_first();
     program.closed_over = std::move(closed_over_);
     program.paths = std::move(paths_);
+    program.views = std::move(views_);
     program.graph = std::move(graph_);
     return program;
   }
@@ -193,9 +194,10 @@ class Capturing final : public CaptureState {
     return value;
   }
 
-  void append(GraphNode node) {
+  void append(GraphNode node, bool is_view = false) {
     graph_->nodes.push_back(std::move(node));
     paths_.push_back(scope_path());
+    views_.push_back(is_view);
   }
 
   static inline std::atomic<uint32_t> serials{0};
@@ -203,6 +205,7 @@ class Capturing final : public CaptureState {
   Ref<Graph> graph_ = make_ref<Graph>();
   Tensors closed_over_;
   std::vector<std::string> paths_;
+  std::vector<bool> views_;
   std::unordered_map<const TensorImpl*, Tensor> twins_;
   std::unordered_map<const Storage*, Ref<Storage>> storages_;
   std::vector<Leaf> leaves_;

@@ -17,6 +17,7 @@ struct Program {
   size_t outputs = 0;   ///< of the function; those of the graph that follow are gradients
   Tensors leaves;       ///< whose .grad() the function leaves behind, in the order of the graph's further outputs
   std::vector<std::string> paths;  ///< of each node: scope_path() at its call, such as "h.3.attention"
+  std::vector<bool> views;         ///< of each node: whether its output lies in the memory of its first input
 
   /// Runs the graph on such inputs, and sets the leaves' gradients. Throws Error where inputs are not as captured.
   Tensors operator()(const Tensors& given) const;

@@ -42,7 +42,7 @@ Tensor depth_taps_as_channels(const Tensor& weight) {
 }
 
 Tensor conv3d_by_depths(const Tensor& x, const Tensor& weight, const Tensor& bias, const Windows& w, int64_t groups) {
-  const int64_t depth = window_count("conv", w, 0, x.size(2));
+  const Dim depth = window_count("conv", w, 0, x.shape()[2]);
   const Tensor padded = w.low[0] || w.high[0] ? pad(x, {w.low[0], 0, 0}, {w.high[0], 0, 0}) : x;
   const Tensor y = conv(depths_as_channels(padded, w), depth_taps_as_channels(weight), bias,
                         {.stride = {w.stride[1], w.stride[2]},
@@ -51,7 +51,7 @@ Tensor conv3d_by_depths(const Tensor& x, const Tensor& weight, const Tensor& bia
                          .dilation = {w.dilation[1], w.dilation[2]},
                          .groups = groups});
   const Shape& s = y.shape();
-  return permute(reshape(y, {x.shape()[0], Dim(depth), s[1], s[2], s[3]}), {0, 2, 1, 3, 4});
+  return permute(reshape(y, {x.shape()[0], depth, s[1], s[2], s[3]}), {0, 2, 1, 3, 4});
 }
 
 // Without padding: every element of the result that a product reaches.
@@ -81,9 +81,10 @@ Tensor cropped(Tensor y, const Dims& low, const Dims& high) {
   bool grows = false;
   for (size_t d = 0; d < low.size(); ++d) {
     const auto dim = static_cast<int64_t>(2 + d);
-    const int64_t left = y.size(dim) - low[d] - high[d];
-    if (left < 1)
-      fail("conv_transpose", "padding {} and {} leaves {} of dim {} of the result", low[d], high[d], left, dim);
+    const Dim left = y.shape()[dim] - (low[d] + high[d]);
+    if (left.high() < 1)
+      fail("conv_transpose", "padding {} and {} leaves {} of dim {} of the result", low[d], high[d], left.to_string(),
+           dim);
     before.push_back(std::max<int64_t>(0, -low[d]));
     behind.push_back(std::max<int64_t>(0, -high[d]));
     grows = grows || before[d] || behind[d];
@@ -91,8 +92,7 @@ Tensor cropped(Tensor y, const Dims& low, const Dims& high) {
   if (grows) y = pad(y, before, behind);
   for (size_t d = 0; d < low.size(); ++d) {
     const auto dim = static_cast<int64_t>(2 + d);
-    const int64_t from = low[d] + before[d], end = y.size(dim) - high[d] - behind[d];
-    y = slice(y, dim, from, end);
+    y = slice(y, dim, Dim(low[d] + before[d]), y.shape()[dim] - (high[d] + behind[d]));
   }
   return y;
 }
@@ -159,7 +159,7 @@ Tensor conv(const Tensor& x, const Tensor& weight, const Tensor& bias, const Con
   Conv2dOptions o{.groups = options.groups};
   Dims low{0, 0}, high{0, 0};
   for (size_t d = 0; d < 2; ++d) {
-    window_count(op, w, static_cast<int64_t>(d), x.size(static_cast<int64_t>(2 + d)));
+    window_count(op, w, static_cast<int64_t>(d), x.shape()[2 + d]);
     o.stride[d] = w.stride[d];
     o.dilation[d] = w.dilation[d];
     o.padding[d] = std::min(w.low[d], w.high[d]);

@@ -5,6 +5,7 @@
 #include "core/util/allocation_limit.h"
 #include "ops/check.h"
 #include "ops/on_host.h"
+#include "ops/open_sizes.h"
 #include "ops/pad_on_host.h"
 #include "ops/sparse_lines.h"
 #include "tessera/ops_image.h"
@@ -35,11 +36,22 @@ Tensor squares_of_channels(std::string_view op, const Tensor& x, int64_t factor,
 Tensor channels_of_squares(std::string_view op, const Tensor& x, int64_t factor, bool outer) {
   require_image(op, x, factor);
   const Shape& s = x.shape();
-  if (x.size(2) % factor || x.size(3) % factor)
+  if (!(s[2] / factor * factor == s[2] && s[3] / factor * factor == s[3]))
     fail(op, "{} does not split into squares of {} x {}", to_string(s), factor, factor);
   const Tensor split = reshape(x, {s[0], s[1], s[2] / factor, Dim(factor), s[3] / factor, Dim(factor)});
   return reshape(permute(split, outer ? Dims{0, 3, 5, 1, 2, 4} : Dims{0, 1, 3, 5, 2, 4}),
                  {s[0], s[1] * (factor * factor), s[2] / factor, s[3] / factor});
+}
+
+// With elements repeated beyond the ends of a dim whose size is open.
+Tensor open_border(const Tensor& x, int64_t dim, int64_t before, int64_t behind, Padding padding) {
+  const Dim size = x.shape()[dim];
+  const Tensor n = size_number(size, Int64, x.device()), last = add(n, -1);
+  Tensor at = add(cumsum(ones({size + (before + behind)}, Int64, x.device()), 0), static_cast<double>(-1 - before));
+  if (padding == Padding::Edge) at = minimum(clamp(at, 0, INFINITY), last);
+  else if (padding == Padding::Wrap) at = remainder(at, n);
+  else at = last - abs(last - abs(at));
+  return index_select(x, dim, at);
 }
 
 // `count` elements that lie before x along dim, or behind it.
@@ -127,9 +139,16 @@ Tensor pad(const Tensor& x, const Dims& low, const Dims& high, Padding padding, 
   std::vector<SparseDim> lines;
   std::vector<std::vector<int64_t>> places(static_cast<size_t>(count));  // of the host's, empty where none is repeated
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t dim = x.dim() - count + i, size = x.size(dim);
+    const int64_t dim = x.dim() - count + i;
     before.push_back(std::max<int64_t>(0, low[i]));
     behind.push_back(std::max<int64_t>(0, high[i]));
+    if (x.shape()[dim].is_symbolic() && std::max(low[i], high[i]) <= most) {
+      if (low[i] < 0 || high[i] < 0) y = slice(y, dim, Dim(before[i] - low[i]), x.shape()[dim] - (behind[i] - high[i]));
+      if (padding != Padding::Constant && before[i] + behind[i] > 0)
+        y = open_border(y, dim, before[i], behind[i], padding);
+      continue;
+    }
+    const int64_t size = x.size(dim);
     if (std::min(low[i], high[i]) < -size || size + std::min<int64_t>(0, low[i]) + std::min<int64_t>(0, high[i]) < 0)
       fail("pad", "padding {} and {} cuts more than dim {} of {} has", low[i], high[i], dim, to_string(x.shape()));
     if (std::max(low[i], high[i]) > most) fail("pad", "padding {} and {} exceeds 2^48", low[i], high[i]);

@@ -4,6 +4,7 @@
 #include "ops/gradient.h"
 #include "ops/index_check.h"
 #include "ops/map_graph.h"
+#include "ops/open_sizes.h"
 #include "tessera/ops_indexing.h"
 
 namespace tessera {
@@ -18,30 +19,30 @@ Shape joined(Shape a, const Shape& b) {
 }
 
 // Negative ones count from the end.
-Tensor counted_from_begin(const Tensor& index, int64_t size) {
+Tensor counted_from_begin(const Tensor& index, Dim size) {
+  const Tensor all = size_number(size, Int64, index.device());  // kernels do not depend on it
   if (index.device().is_gpu() && index.dim() > 0) {
-    const Tensor all = full({}, static_cast<double>(size), Int64, index.device());  // kernels do not depend on it
     return map_elements({index, all}, Int64, Int64, [](const Tensor& place, const Tensor& n) {
       return where(lt(place, number_like(place, 0)), place + n, place);
     });
   }
   const Tensor wide = cast(index, Int64);
-  return where(lt(wide, number_like(wide, 0)), wide + static_cast<double>(size), wide);
+  return where(lt(wide, number_like(wide, 0)), wide + all, wide);
 }
 // The same, where those out of range become -1, which kernels refuse.
-Tensor places_within(const Tensor& index, int64_t size) {
+Tensor places_within(const Tensor& index, Dim size) {
   const Tensor place = counted_from_begin(index, size);
-  return where(lt(place, number_like(place, static_cast<double>(size))), maximum(place, number_like(place, -1)),
+  return where(lt(place, size_number(size, Int64, place.device())), maximum(place, number_like(place, -1)),
                number_like(place, -1));
 }
 
 // One index for several dims, row-major; -1 where one of them is out of range.
 class FlatIndex {
  public:
-  void add(const Tensor& index, int64_t size) {
+  void add(const Tensor& index, Dim size) {
     const Tensor place = places_within(index, size), outside = lt(place, number_like(place, 0));
     outside_ = outside_.defined() ? logical_or(outside_, outside) : outside;
-    flat_ = flat_.defined() ? flat_ * static_cast<double>(size) + place : place;
+    flat_ = flat_.defined() ? flat_ * size_number(size, Int64, place.device()) + place : place;
   }
   Tensor get() const { return where(outside_, number_like(flat_, -1), flat_); }
 
@@ -71,12 +72,12 @@ Places places_of(std::string_view op, const Tensor& x, const Tensor& index, int6
   p.count = part_of(x.shape(), batch_dims, batch_dims + k).numel();
   p.width = p.rest.numel();
   FlatIndex flat;
-  for (int64_t j = 0; j < k; ++j) flat.add(select(index, -1, j), x.size(batch_dims + j));
+  for (int64_t j = 0; j < k; ++j) flat.add(select(index, -1, j), x.shape()[batch_dims + j]);
   p.flat = flatten(flat.get());
   if (batch_dims > 0) {
     const Tensor rows = reshape(p.flat, {p.batch, part_of(p.outer, batch_dims, p.outer.rank()).numel()});
     const Tensor number = cumsum(ones({p.batch, Dim(1)}, Int64, x.device()), 0) + -1.0;
-    const Tensor within = rows + number * static_cast<double>(p.count.value());
+    const Tensor within = rows + number * size_number(p.count, Int64, x.device());
     p.flat = flatten(where(lt(rows, number_like(rows, 0)), rows, within));
   }
   return p;
@@ -116,7 +117,7 @@ Tensor take_along_dim(const Tensor& x, const Tensor& index, int64_t dim) {
   of_x = of_index = broadcast_shapes("take_along_dim", of_x, of_index);
   of_x[dim] = x.shape()[dim];
   of_index[dim] = index.shape()[dim];
-  return gather(expand(x, of_x), dim, counted_from_begin(expand(index, of_index), x.size(dim)));
+  return gather(expand(x, of_x), dim, counted_from_begin(expand(index, of_index), x.shape()[dim]));
 }
 
 Tensor index_put(const Tensor& x, const Tensors& indices, const Tensor& values, bool accumulate) {
@@ -127,7 +128,7 @@ Tensor index_put(const Tensor& x, const Tensors& indices, const Tensor& values, 
   for (int64_t d = 0; d < k; ++d) {
     check_index("index_put", indices[d].meta());
     outer = broadcast_shapes("index_put", outer, indices[d].shape());
-    flat.add(indices[d], x.size(d));
+    flat.add(indices[d], x.shape()[d]);
   }
   const Shape rest = part_of(x.shape(), k, x.dim()), wanted = joined(outer, rest);
   if (values.dtype() != x.dtype() || !(broadcast_shapes("index_put", wanted, values.shape()) == wanted))

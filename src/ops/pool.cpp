@@ -27,9 +27,13 @@ namespace {
 Dims beyond_padding(std::string_view op, const Tensor& x, const Windows& w) {
   Dims beyond;
   for (int64_t d = 0; d < x.dim() - 2; ++d) {
-    const int64_t size = x.size(2 + d), count = window_count(op, w, d, size);
-    beyond.push_back(std::max<int64_t>(
-        0, (count - 1) * w.stride[d] + (w.size[d] - 1) * w.dilation[d] + 1 - size - w.low[d] - w.high[d]));
+    const Dim size = x.shape()[2 + d], count = window_count(op, w, d, size);
+    if (size.is_symbolic()) {
+      beyond.push_back(w.ceil ? w.stride[d] - 1 : 0);
+      continue;
+    }
+    const Dim end = (count - 1) * w.stride[d] + (w.size[d] - 1) * w.dilation[d] + 1;
+    beyond.push_back(std::max<int64_t>(0, (end - size).value() - w.low[d] - w.high[d]));
   }
   return beyond;
 }
@@ -183,7 +187,7 @@ void require_adaptive(std::string_view op, const Tensor& x, const Dims& sizes) {
   const int64_t spatial = spatial_dims(op, x);
   if (static_cast<int64_t>(sizes.size()) != spatial) fail(op, "{} sizes for {} spatial dims", sizes.size(), spatial);
   for (int64_t d = 0; d < spatial; ++d)
-    if (sizes[d] < 1 || x.size(2 + d) < 1)
+    if (sizes[d] < 1 || x.shape()[2 + d] == Dim(0))
       fail(op, "{} windows on dim {} of {}", sizes[d], 2 + d, to_string(x.shape()));
 }
 
@@ -384,6 +388,9 @@ Tensor lp_pool(const Tensor& x, const Windows& windows, double p) {
 
 Tensor adaptive_max_pool(const Tensor& x, const Dims& sizes) {
   require_adaptive("adaptive_max_pool", x, sizes);
+  const bool is_open = Shape(x.shape().begin() + 2, x.shape().end()).is_symbolic();
+  if (is_open && std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size == 1; }))
+    return global_max_pool(x);
   if (on_host(x) && is_floating(x.dtype())) {
     std::vector<WindowLine> lines;
     for (int64_t d = 2; d < x.dim(); ++d) {

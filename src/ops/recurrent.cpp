@@ -179,9 +179,9 @@ bool is_plain(const Layer& layer, const Tensor& x, const RecurrentWeights& w, co
 }
 
 // Which steps sequences have: bool [steps, batch, 1]. Undefined: all.
-Tensor steps_on(const Tensor& lengths, int64_t steps) {
+Tensor steps_on(const Tensor& lengths, Dim steps) {
   if (!lengths.defined()) return {};
-  const Tensor each = arange(0, static_cast<double>(steps), 1, lengths.dtype(), lengths.device());
+  const Tensor each = add(cumsum(ones({steps}, lengths.dtype(), lengths.device()), 0), -1);
   return gt(lengths.reshape({1, -1, 1}), each.reshape({-1, 1, 1}));
 }
 
@@ -199,8 +199,8 @@ Tensor idle_gates(const Layer& layer, int64_t hidden, const Tensor& like) {
 
 // The state [batch, hidden] behind the last step of each sequence that goes forward.
 Tensor state_at_end(const Tensor& states, const Tensor& initial, const Tensor& lengths) {
-  const Tensor at = lengths.to(Int64);
-  const Tensor index = clamp(add(at, -1), 0, static_cast<double>(states.size(0) - 1)).reshape({1, -1, 1});
+  const Tensor at = lengths.to(Int64), steps = sum(ones({states.shape()[0]}, Int64, at.device()));
+  const Tensor index = clamp(add(minimum(at, steps), -1), 0, INFINITY).reshape({1, -1, 1});
   const Tensor last = gather(states, 0, index.expand({Dim(1), states.shape()[1], states.shape()[2]}));
   return where(unsqueeze(gt(at, zeros({}, Int64, at.device())), 1), select(last, 0, 0), initial);
 }
@@ -215,7 +215,7 @@ Run run_plain(const Layer& layer, const Tensor& x, const RecurrentWeights& w, in
                      apart || !more.defined() ? bias
                      : bias.defined()         ? add(bias, more)
                                               : more);
-  const Tensor is_on = steps_on(lengths, x.size(0));
+  const Tensor is_on = steps_on(lengths, x.shape()[0]);
   if (is_on.defined()) in = where(is_on, in, idle_gates(layer, s.hidden.size(1), in));
   const auto run = [&](const Tensor& all, const Tensor& cell) {
     const bool stays = reverse || layer.kind == Layer::Gru;

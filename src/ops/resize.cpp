@@ -7,6 +7,7 @@
 
 #include "core/util/allocation_limit.h"
 #include "ops/check.h"
+#include "ops/open_sizes.h"
 #include "ops/sparse_lines.h"
 #include "tessera/ops_image.h"
 
@@ -149,6 +150,94 @@ Tensor extrapolated(const Tensor& y, int64_t dim, const ResizedLine& line, const
 Taps taps_of(const ResizedLine& line, const ResizeOptions& o) {
   return o.interpolation == Interpolation::Nearest ? nearest_taps(line, o) : weighted_taps(line, o);
 }
+// ---- sizes that are open: places and weights are computed as tensors, f64
+
+struct OpenLine {
+  Dim size, count;
+  double scale = 0;  // 0: the quotient of both
+};
+
+Tensor number_of(Dim d, Device device) { return size_number(d, Float64, device); }
+Tensor real(double value, const Tensor& like) { return full({}, value, Float64, like.device()); }
+
+// Where each element of the result lies on x.
+Tensor open_coordinates(const OpenLine& line, const ResizeOptions& o, Device device) {
+  const Tensor at = add(cumsum(ones({line.count}, Float64, device), 0), -1), n = number_of(line.size, device);
+  const Tensor scale = line.scale > 0 ? real(line.scale, n) : number_of(line.count, device) / n;
+  switch (o.coordinates) {
+    case Coordinates::AlignCorners: {
+      const Tensor last = add(scale * n, -1);
+      return at * add(n, -1) / where(eq(last, real(0, n)), real(1, n), last);
+    }
+    case Coordinates::Asymmetric:
+      return at / scale;
+    default:
+      return add(add(at, 0.5) / scale, -0.5);
+  }
+}
+
+Tensor open_nearest(const Tensor& at, NearestRule rule) {
+  switch (rule) {
+    case NearestRule::RoundPreferFloor:
+      return ceil(add(at, -0.5));
+    case NearestRule::RoundPreferCeil:
+      return floor(add(at, 0.5));
+    case NearestRule::Floor:
+      return floor(at);
+    default:
+      return ceil(at);
+  }
+}
+
+// kernel_at() of a tap's distances, which lie on one of its pieces.
+Tensor open_weight(const Tensor& distance, bool is_near, const ResizeOptions& o) {
+  const Tensor& x = distance;
+  const double a = o.cubic;
+  if (o.interpolation == Interpolation::Linear) return add(neg(x), 1);
+  if (is_near) return add(add(mul(x, a + 2), -(a + 3)) * x * x, 1);
+  return add(add(add(mul(x, a), -5 * a) * x, 8 * a) * x, -4 * a);
+}
+
+Tensor open_line(const Tensor& x, int64_t dim, const OpenLine& line, const ResizeOptions& o) {
+  const Coordinates c = o.coordinates;
+  const bool rule = c == Coordinates::HalfPixel || c == Coordinates::AlignCorners || c == Coordinates::Asymmetric;
+  if (!rule || o.antialias || o.exclude_outside || o.aspect != AspectRatio::Stretch)
+    (line.size.is_symbolic() ? line.size : line.count).value();  // which it must be known for
+  const Tensor at = open_coordinates(line, o, x.device()), last = add(number_of(line.size, x.device()), -1);
+  const auto taken = [&](const Tensor& place) {
+    return index_select(x, dim, cast(minimum(clamp(place, 0, INFINITY), last), Int64));
+  };
+  if (o.interpolation == Interpolation::Nearest) return taken(open_nearest(at, o.nearest));
+  Shape apart(static_cast<size_t>(x.dim() - dim), Dim(1));
+  apart[0] = line.count;
+  const Tensor below = floor(at), rest = at - below;
+  const int64_t beyond = o.interpolation == Interpolation::Linear ? 0 : 1;  // taps
+  Tensor y;
+  for (int64_t tap = -beyond; tap <= 1 + beyond; ++tap) {
+    const auto place = static_cast<double>(tap);
+    const Tensor distance = tap > 0 ? add(neg(rest), place) : add(rest, -place);
+    const Tensor weight = open_weight(distance, tap == 0 || tap == 1, o);
+    const Tensor one = taken(add(below, place)) * reshape(cast(weight, x.dtype()), apart);
+    y = y.defined() ? add(y, one) : one;
+  }
+  return y;
+}
+
+bool any_open(const Tensor& x, const std::vector<int64_t>& dims) {
+  return std::any_of(dims.begin(), dims.end(), [&](int64_t dim) { return x.shape()[dim].is_symbolic(); });
+}
+
+// floor(size * scale), where that is exact.
+Dim scaled(Dim size, double scale) {
+  constexpr int64_t parts = 64;
+  const double times = scale * parts;
+  if (size.is_symbolic() && times >= 1 && times < 0x1p40 && times == std::floor(times))
+    return size * static_cast<int64_t>(times) / parts;
+  return static_cast<int64_t>(std::floor(static_cast<double>(size.value()) * scale));
+}
+
+// ---- in memory
+
 // All that the weights come from.
 std::string name_of(const ResizedLine& line, const ResizeOptions& o) {
   return fmt::format("resize {} {} {} {} {} {} {} {} {} {} {}", line.size, line.count, line.scale, line.begin, line.end,
@@ -209,7 +298,7 @@ std::vector<int64_t> checked_dims(std::string_view op, const Tensor& x, const Di
     all.push_back(normalize_dim(op, d, x.shape()));
     if (std::count(all.begin(), all.end(), all.back()) > 1)
       fail(op, "dim {} of {} is named twice", d, to_string(x.shape()));
-    if (x.size(all.back()) < 1) fail(op, "dim {} of {} has no elements", d, to_string(x.shape()));
+    if (x.shape()[all.back()] == Dim(0)) fail(op, "dim {} of {} has no elements", d, to_string(x.shape()));
   }
   return all;
 }
@@ -225,20 +314,26 @@ ResizedLine line_of(const Tensor& x, int64_t dim, int64_t count, double scale, c
 
 }  // namespace
 
-Tensor resize(const Tensor& x, const Dims& dims, const Dims& sizes, const ResizeOptions& o) {
+Tensor resize(const Tensor& x, const Dims& dims, const Shape& sizes, const ResizeOptions& o) {
   const auto all = checked_dims("resize", x, dims, sizes.size(), o);
-  std::vector<double> scales;
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (sizes[i] < 1) fail("resize", "a size of {}", sizes[i]);
-    scales.push_back(static_cast<double>(sizes[i]) / static_cast<double>(x.size(all[i])));
+  for (const Dim size : sizes)
+    if (size.high() < 1) fail("resize", "a size of {}", size.to_string());
+  if (any_open(x, all) || sizes.is_symbolic()) {
+    Tensor y = x;
+    for (size_t i = 0; i < all.size(); ++i)
+      if (const Dim size = x.shape()[all[i]]; !(size == sizes[i])) y = open_line(y, all[i], {size, sizes[i]}, o);
+    return y;
   }
+  std::vector<double> scales;
+  for (size_t i = 0; i < all.size(); ++i)
+    scales.push_back(static_cast<double>(sizes[i].value()) / static_cast<double>(x.size(all[i])));
   if (scales.empty()) return x;
   require_possible("resize", x, std::accumulate(scales.begin(), scales.end(), 1.0, std::multiplies<>()));
   const auto [least, most] = std::minmax_element(scales.begin(), scales.end());
   const double common = o.aspect == AspectRatio::NotLarger ? *least : *most;
   std::vector<ResizedDim> lines;
   for (size_t i = 0; i < all.size(); ++i) {
-    ResizedLine line = line_of(x, all[i], sizes[i], scales[i], o, i);
+    ResizedLine line = line_of(x, all[i], sizes[i].value(), scales[i], o, i);
     if (o.aspect != AspectRatio::Stretch) {
       line.scale = common;
       line.count = std::max<int64_t>(1, static_cast<int64_t>(common * static_cast<double>(line.size) + 0.5));
@@ -250,6 +345,13 @@ Tensor resize(const Tensor& x, const Dims& dims, const Dims& sizes, const Resize
 
 Tensor resize_by(const Tensor& x, const Dims& dims, const std::vector<double>& scales, const ResizeOptions& o) {
   const auto all = checked_dims("resize_by", x, dims, scales.size(), o);
+  if (any_open(x, all)) {
+    Tensor y = x;
+    for (size_t i = 0; i < all.size(); ++i)
+      if (const Dim size = x.shape()[all[i]]; scales[i] != 1)
+        y = open_line(y, all[i], {size, scaled(size, scales[i]), scales[i]}, o);
+    return y;
+  }
   std::vector<int64_t> counts;
   for (size_t i = 0; i < all.size(); ++i) {
     const double count = std::floor(static_cast<double>(x.size(all[i])) * scales[i]);

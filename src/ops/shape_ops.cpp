@@ -56,11 +56,30 @@ DimStrides strides_of(const TensorImpl& in) {
   return in.symbolic ? in.symbolic->strides : DimStrides(in.strides.begin(), in.strides.end());
 }
 
+// The same of symbols, as far as sizes are provably equal.
+std::optional<DimStrides> open_strides_for(const TensorImpl& in, const Shape& shape) {
+  const DimStrides strides = strides_of(in);
+  DimStrides out(shape.size());
+  int64_t d = shape.rank() - 1;
+  for (int64_t end = in.shape.rank(), begin; end > 0; end = begin) {
+    const Dim stride = strides[end - 1];
+    Dim run = in.shape[end - 1], filled = 1;
+    for (begin = end - 1; begin > 0 && (in.shape[begin - 1] == Dim(1) || strides[begin - 1] == run * stride); --begin)
+      run = run * in.shape[begin - 1];
+    for (; d >= 0 && (!(filled == run) || shape[d] == Dim(1)); --d) {
+      out[d] = filled * stride;
+      filled = filled * shape[d];
+    }
+    if (!(filled == run)) return {};
+  }
+  return out;
+}
+
 // Strides that lay `shape` over the elements of `in` in their order, if there are any: each run of dims that lies
 // evenly in memory must hold a whole number of the new dims.
 std::optional<DimStrides> strides_for(const TensorImpl& in, const Shape& shape) {
   if (in.contiguous) return contiguous_dim_strides(shape);
-  if (in.symbolic || shape.is_symbolic()) return {};
+  if (in.symbolic || shape.is_symbolic()) return open_strides_for(in, shape);
   DimStrides out(shape.size());
   int64_t d = shape.rank() - 1;
   for (int64_t end = in.shape.rank(), begin; end > 0; end = begin) {

@@ -210,6 +210,14 @@ int64_t window_count(std::string_view op, const Windows& w, int64_t d, int64_t s
   return count;
 }
 
+Dim window_count(std::string_view op, const Windows& w, int64_t d, Dim size) {
+  if (!size.is_symbolic()) return window_count(op, w, d, size.value());
+  const int64_t reach = (w.size[d] - 1) * w.dilation[d] + 1;
+  // A last window that does not fit begins before the padding behind.
+  if (w.ceil && w.high[d] + w.stride[d] > reach) size.value();
+  return (size + (w.low[d] + w.high[d] - reach + (w.ceil ? w.stride[d] - 1 : 0))) / w.stride[d] + 1;
+}
+
 // ---- public functions
 
 Tensor sliding_windows(const Tensor& x, const Dims& dims, const Dims& sizes, const Dims& strides,
@@ -266,12 +274,13 @@ Tensor unfold(const Tensor& x, const Windows& windows) {
   const int64_t spatial = spatial_dims("unfold", x);
   const Windows w = filled_windows("unfold", windows, spatial, false);
   Dims dims, order{0, 1};
-  int64_t taps = 1, count = 1;
+  int64_t taps = 1;
+  Dim count = 1;
   for (int64_t d = 0; d < spatial; ++d) {
     dims.push_back(2 + d);
     order.push_back(2 + spatial + d);
     taps *= w.size[d];
-    count *= window_count("unfold", w, d, x.size(2 + d));
+    count = count * window_count("unfold", w, d, x.shape()[2 + d]);
   }
   for (int64_t d = 0; d < spatial; ++d) order.push_back(2 + d);
   const Tensor all = sliding_windows(pad(x, w.low, w.high), dims, w.size, w.stride, w.dilation);

@@ -18,5 +18,7 @@ Windows filled_windows(std::string_view op, const Windows& given, int64_t spatia
 
 /// Windows along spatial dim `d` of `size` elements. Throws Error where not one fits.
 int64_t window_count(std::string_view op, const Windows& filled, int64_t d, int64_t size);
+/// The same of a size that may be a symbol, which is taken to hold a window.
+Dim window_count(std::string_view op, const Windows& filled, int64_t d, Dim size);
 
 }  // namespace tessera

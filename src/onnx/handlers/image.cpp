@@ -90,7 +90,8 @@ Values resize_images(const Call& c) {
   if (o.coordinates == Coordinates::TfCropAndResize) o.region = c.numbers(1);
   if (has_elements(c, 2)) return {by_scales(x, dims, c.numbers(2), o)};
   if (!has_elements(c, 3)) c.fail("neither scales nor sizes are given");
-  const Dims sizes = c.ints(3);
+  const Dims numbers = c.ints(3);
+  const Shape sizes(numbers.begin(), numbers.end());
   return {interpolated(x, o, [&](const Tensor& t) { return resize(t, dims, sizes, o); })};
 }
 // Before opset 11, and as Upsample.

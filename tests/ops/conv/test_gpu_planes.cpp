@@ -89,7 +89,7 @@ TEST_F(GpuPlanes, ResizesAndPads) {
       check([&](const Tensor& t) { return resize(t, {2}, {75}, {.interpolation = mode}); }, line, dtype);
     }
     const Tensor volumes = values({2, 3, 5, 7, 9}, dtype);
-    for (const auto& sizes : {Dims{10, 14, 18}, Dims{9, 3, 11}, Dims{1, 7, 20}}) {
+    for (const auto& sizes : {Shape{10, 14, 18}, Shape{9, 3, 11}, Shape{1, 7, 20}}) {
       const ResizeOptions linear{.interpolation = Interpolation::Linear};
       check([&](const Tensor& t) { return resize(t, {2, 3, 4}, sizes, linear); }, volumes, dtype);
     }

@@ -334,6 +334,19 @@ TEST(Capture, KnowsWhereEachNodeWasCalled) {
   const Program program = capture(fn, {zeros({2, 3}, Float32, meta(cpu()))});
   EXPECT_EQ(program.graph->nodes.size(), 3u);
   EXPECT_EQ(program.paths, (std::vector<std::string>{"outer.inner", "outer", ""}));
+  EXPECT_EQ(program.views, std::vector<bool>(3, false));
+}
+
+// Of open sizes as of known ones.
+TEST(Capture, KnowsWhichNodesGiveViews) {
+  const auto fn = [](const Tensors& in) {
+    const Tensor turned = in[0].transpose(1, 2), heads = turned.reshape({turned.shape()[0], 2, 3, turned.shape()[2]});
+    return Tensors{exp(heads.select(1, 0)), turned.reshape({turned.shape()[0], -1})};
+  };
+  const Dim n = Dim::symbol("n", 1), tokens = Dim::symbol("tokens", 1);
+  for (const Shape& shape : {Shape{Dim(2), Dim(5), Dim(6)}, Shape{n, tokens, Dim(6)}})
+    EXPECT_EQ(capture(fn, {zeros(shape, Float32, meta(cpu()))}).views,
+              (std::vector<bool>{true, true, true, false, false}));
 }
 
 }  // namespace
