@@ -86,6 +86,15 @@ void save_module(const nn::Module& module, const Tensors& inputs, const std::str
 // Which dims of an input are open, and their names.
 using OpenDims = std::map<int64_t, std::string>;
 
+// A symbol of that name, or an expression such as 4*height.
+Dim open_dim(const std::string& name) {
+  if (name.find('*') == name.npos) return Dim::symbol(name, 1);
+  const Dim dim = Dim::parse(name);
+  std::vector<std::pair<Dim, Dim>> from_one;
+  for (const Dim symbol : dim.symbols()) from_one.emplace_back(symbol, Dim::symbol(symbol.name(), 1));
+  return dim.substitute(from_one);
+}
+
 Tensors opened(const Tensors& inputs, const std::vector<OpenDims>& names) {
   Tensors out = inputs;
   for (size_t i = 0; i < names.size(); ++i) {
@@ -93,7 +102,7 @@ Tensors opened(const Tensors& inputs, const std::vector<OpenDims>& names) {
       throw Error("save: open sizes of " + std::to_string(names.size()) + " inputs, and there are " +
                   std::to_string(inputs.size()));
     Shape shape = inputs[i].shape();
-    for (const auto& [dim, name] : names[i]) shape[normalize_dim("save", dim, shape)] = Dim::symbol(name, 1);
+    for (const auto& [dim, name] : names[i]) shape[normalize_dim("save", dim, shape)] = open_dim(name);
     out[i] = empty(shape, inputs[i].dtype(), meta(inputs[i].device()));
   }
   return out;

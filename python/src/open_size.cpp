@@ -10,6 +10,8 @@ thread_local bool was_read = false;
 
 [[noreturn]] int64_t refuse(const OpenSize& size) {
   was_read = true;
+  if (!size.dim.counted_by().empty())
+    throw Error("the size " + size.dim.to_string() + " depends on values, and is read as a number");
   throw Error("the size " + size.dim.to_string() + " is open, and is read as a number");
 }
 

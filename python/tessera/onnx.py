@@ -47,7 +47,7 @@ def save(module: Any, inputs: Any, path: PathLike, *, opset: int = 20, batch: st
 
     The first size of the first input stays open under the name of `batch`, and so do equal first sizes of others; with "" all
     sizes are fixed. `open` names for each input the dims whose sizes are open, as [{0: "batch", 1: "tokens"}], in place of
-    `batch`. A model that was read keeps its names, and all its sizes are fixed unless others are said. Throws Unsupported, which names what ONNX lacks.
+    `batch`; a size that is a multiple is named as "4*height". A model that was read keeps its names, and all its sizes are fixed unless others are said. Throws Unsupported, which names what ONNX lacks.
     """
     inputs = (inputs,) if isinstance(inputs, _C.Tensor) else tuple(inputs)
     if isinstance(module, Model):

@@ -161,7 +161,7 @@ def narrow(input: Tensor, dim: int, start: int | Tensor, length: int) -> Tensor:
 
 
 def _times(input, counts):
-    if not builtins.any(isinstance(n, _C.OpenSize) for n in (*counts, *input.shape)):
+    if not builtins.any(isinstance(n, _C.OpenSize) for n in counts):
         return _C.repeat(input, counts)
     sizes = (1,) * (len(counts) - input.ndim) + input.shape
     each = list(zip(counts, sizes))

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numbers>
 
+#include "core/dim_terms.h"
 #include "io/safetensors.h"
 #include "onnx/tensors.h"
 #include "tessera/ops.h"
@@ -19,9 +20,9 @@ constexpr size_t kExternalBytes = 1024;  // smaller tensors stay in the model, a
 OpWriter find_writer(std::string_view op) {
   static const auto table = [] {
     std::map<std::string_view, OpWriter> all;
-    for (auto family :
-         {elementwise_writers(), reduction_writers(), shape_writers(), indexing_writers(), linear_writers(),
-          window_writers(), recurrent_writers(), norm_writers(), attention_writers(), creation_writers()})
+    for (auto family : {elementwise_writers(), reduction_writers(), shape_writers(), indexing_writers(),
+                        linear_writers(), window_writers(), recurrent_writers(), norm_writers(), attention_writers(),
+                        creation_writers(), update_writers()})
       for (const WriterEntry& e : family)
         if (!all.emplace(e.op, e.write).second) throw Error(fmt::format("two writers of {}", e.op));
     return all;
@@ -54,6 +55,7 @@ AttributeProto texts(Bytes name, std::vector<Bytes> values) {
 GraphWriter::GraphWriter(const Program& program, const StateDict& weights, const SaveOptions& options, std::string file)
     : program_(program), graph_(*program.graph), options_(options), file_(std::move(file)) {
   values_.resize(graph_.values.size());
+  find_views();
   name_inputs(weights);
 }
 
@@ -141,6 +143,7 @@ Name GraphWriter::constant(const Tensor& value) {
 }
 
 const GraphNode* GraphWriter::maker(int32_t value) const {
+  if (is_overwritten(value)) return nullptr;
   for (const GraphNode& node : graph_.nodes)
     if (std::find(node.outputs.begin(), node.outputs.end(), value) != node.outputs.end()) return &node;
   return nullptr;
@@ -160,37 +163,104 @@ Name GraphWriter::dim(Dim d) {
     if (sizes_[i].first == d)
       return nodes("Shape", {sizes_[i].second}, 1,
                    {integer("start", size_dims_[i]), integer("end", size_dims_[i] + 1)})[0];
-  for (size_t i = 0; i < sizes_.size(); ++i) {  // a multiple, or so many more
-    const Dim known = sizes_[i].first, quotient = known.low() > 0 ? d / known : Dim(0), rest = d - known;
-    if (!(quotient == Dim(0)) && quotient * known == d && !(quotient == d))
-      return nodes("Mul", {dim(known), dim(quotient)}, 1)[0];
+  for (size_t i = 0; i < sizes_.size(); ++i) {  // a multiple, a part, or so many more
+    const Dim known = sizes_[i].first, times = known.low() > 0 ? d / known : Dim(0), rest = d - known;
+    if (!(times == Dim(0)) && times * known == d && !(times == d)) return nodes("Mul", {dim(known), dim(times)}, 1)[0];
+    const Dim parts = d.low() > 0 ? known / d : Dim(0);
+    if (!parts.is_symbolic() && !(parts == Dim(0)) && parts * d == known) return quotient(known, parts);
     if (!rest.is_symbolic()) return nodes("Add", {dim(known), dim(rest)}, 1)[0];
   }
-  for (const Dim s : d.symbols()) {  // a polynomial, by Horner's rule
-    const Dim rest = d.substitute(s.name(), 0), factor = (d - rest) / s;
-    if (d == s || !(factor * s + rest == d)) continue;
-    const Name product = factor == Dim(1) ? dim(s) : nodes("Mul", {dim(s), dim(factor)}, 1)[0];
-    return rest == Dim(0) ? product : nodes("Add", {product, dim(rest)}, 1)[0];
+  Name sum;
+  for (const DimTerm& term : terms_of(d)) {
+    Name product = term.coefficient == 1 && !term.factors.empty() ? Name() : dim(term.coefficient);
+    for (const DimFactor& f : term.factors) {
+      const bool divides = !(f.denominator == Dim(0));
+      if (!divides && f.self == d) refuse(fmt::format("needs the size {}, which no value has", d.to_string()));
+      const Name factor = divides ? quotient(f.numerator, f.denominator) : dim(f.self);
+      product = product.empty() ? factor : nodes("Mul", {product, factor}, 1)[0];
+    }
+    sum = sum.empty() ? product : nodes("Add", {sum, product}, 1)[0];
   }
-  refuse(fmt::format("needs the size {}, which no value has", d.to_string()));
+  return sum;
+}
+
+// Rounded down; ONNX's division of integers rounds to zero.
+Name GraphWriter::quotient(Dim numerator, Dim denominator) {
+  const Name by = dim(denominator);
+  Name x = dim(numerator);
+  if (numerator.low() < 0) x = nodes("Sub", {x, nodes("Mod", {x, by}, 1)[0]}, 1)[0];
+  return nodes("Div", {x, by}, 1)[0];
+}
+
+Names GraphWriter::write_node(const GraphNode& node) {
+  const OpWriter write = find_writer(node.op->name);
+  if (!write) refuse("has no counterpart in ONNX");
+  Names in;
+  for (const int32_t v : node.inputs) {
+    if (v >= 0) renew(v);
+    in.push_back(v < 0 ? Name() : values_[static_cast<size_t>(v)]);
+    if (v >= 0 && in.back().empty()) refuse("needs what an operator keeps for backward alone");
+  }
+  return write(OpCall(*this, graph_, node, std::move(in)));
 }
 
 void GraphWriter::write() {
   for (at_ = 0; at_ < graph_.nodes.size(); ++at_) {
     const GraphNode& node = graph_.nodes[at_];
-    const OpWriter write = find_writer(node.op->name);
-    if (!write) refuse("has no counterpart in ONNX");
-    Names in;
-    for (const int32_t v : node.inputs) {
-      in.push_back(v < 0 ? Name() : values_[static_cast<size_t>(v)]);
-      if (v >= 0 && in.back().empty()) refuse("needs what an operator keeps for backward alone");
+    const Names out = write_node(node);
+    for (size_t i = 0; i < out.size() && i < node.outputs.size(); ++i) {
+      bind(node.outputs[i], out[i]);
+      if (node.op->in_place) write_back(node.outputs[i]);
     }
-    const Names out = write(OpCall(*this, graph_, node, std::move(in)));
-    for (size_t i = 0; i < out.size() && i < node.outputs.size(); ++i) bind(node.outputs[i], out[i]);
   }
+  for (const int32_t v : graph_.outputs)
+    if (v >= 0) renew(v);
   at_ = 0;
   name_outputs();
   drop_unused();
+}
+
+// ---- writes in place: a value gets another name, and what lies in its memory is made again
+
+void GraphWriter::find_views() {
+  views_.resize(values_.size()), writes_.resize(values_.size()), overwritten_.resize(values_.size());
+  for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+    const GraphNode& node = graph_.nodes[i];
+    if (program_.views[i]) views_[static_cast<size_t>(node.outputs[0])] = {node.inputs[0], i, 0};
+    for (const int32_t v : node.outputs)
+      if (node.op->in_place && v >= 0) overwritten_[static_cast<size_t>(memory_of(v))] = true;
+  }
+}
+
+int32_t GraphWriter::memory_of(int32_t value) const {
+  while (views_[static_cast<size_t>(value)].of >= 0) value = views_[static_cast<size_t>(value)].of;
+  return value;
+}
+
+// Makes a view again where its memory was written to since.
+void GraphWriter::renew(int32_t value) {
+  View& view = views_[static_cast<size_t>(value)];
+  const size_t writes = writes_[static_cast<size_t>(memory_of(value))];
+  if (view.of < 0 || view.writes == writes) return;
+  const size_t now = std::exchange(at_, view.node);
+  bind(value, write_node(graph_.nodes[view.node])[0]);
+  at_ = now;
+  view.writes = writes;
+}
+
+// After a value was overwritten: puts it into what it is a view of.
+void GraphWriter::write_back(int32_t value) {
+  const int32_t memory = memory_of(value);
+  const auto closed_over = graph_.inputs.begin() + static_cast<int64_t>(program_.inputs);
+  if (std::find(closed_over, graph_.inputs.end(), memory) != graph_.inputs.end())
+    refuse("writes to a parameter or buffer, which a file cannot keep");
+  const size_t writes = ++writes_[static_cast<size_t>(memory)];
+  for (View* view = &views_[static_cast<size_t>(value)]; view->of >= 0; view = &views_[static_cast<size_t>(value)]) {
+    view->writes = writes;
+    const Name part = values_[static_cast<size_t>(value)], whole = values_[static_cast<size_t>(view->of)];
+    bind(view->of, written_back(OpCall(*this, graph_, graph_.nodes[view->node], {whole}), part));
+    value = view->of;
+  }
 }
 
 bool GraphWriter::is_made(const Name& name) const {
@@ -291,7 +361,7 @@ ModelProto GraphWriter::model(std::vector<Weight>& external) {
 std::optional<OpCall::Bytes8> OpCall::bytes(size_t i) const {
   const auto before_cast = [&](int32_t value) -> int32_t {
     const GraphNode* const node = value < 0 ? nullptr : writer_.maker(value);
-    if (!node || node->op->name != "cast") return -1;
+    if (!node || node->op->name != "cast" || writer_.is_overwritten(node->inputs[0])) return -1;
     const DType dtype = graph_.values[static_cast<size_t>(node->inputs[0])].meta.dtype;
     return dtype == Int8 || dtype == UInt8 ? node->inputs[0] : -1;
   };
@@ -332,6 +402,11 @@ Name OpCall::cast(const Name& x, DType from, DType to) const {
 Name OpCall::number(double value, DType dtype) const { return constant(full({}, value, dtype, cpu())); }
 Name OpCall::ints(const std::vector<int64_t>& values) const {
   return constant(tensor(values, {static_cast<int64_t>(values.size())}));
+}
+
+Name OpCall::places(Dim size) const {
+  const Name end = size.is_symbolic() ? node("Squeeze", {dim(size)}) : number(static_cast<double>(size.value()), Int64);
+  return node("Range", {number(0, Int64), end, number(1, Int64)});
 }
 
 Name OpCall::sizes(const Shape& shape) const {

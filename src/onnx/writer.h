@@ -54,8 +54,10 @@ class GraphWriter {
   /// The results of a node, as many as `outputs`.
   Names nodes(std::string_view op, const Names& in, size_t outputs, Attributes attributes = {});
   Name constant(const Tensor& value);
-  /// The node of the captured graph that makes a value; null where none does. And what the value is called.
+  /// The node of the captured graph that makes a value; null where none does, or where it is not the last to write it.
   const GraphNode* maker(int32_t value) const;
+  /// Whether something writes to the memory of a value in place. And what the value is called at the time.
+  bool is_overwritten(int32_t value) const { return overwritten_[static_cast<size_t>(memory_of(value))]; }
   /// What is known of a value: the elements of a tensor that the program closes over, in another shape perhaps.
   Tensor known(int32_t value) const;
   const Name& name_of(int32_t value) const { return values_[static_cast<size_t>(value)]; }
@@ -70,6 +72,18 @@ class GraphWriter {
     Names in, out;
     Attributes attributes;
   };
+  /// What lies in another value's memory: that value, the node that makes the view, and how often that memory had been
+  /// written to when the view got its name.
+  struct View {
+    int32_t of = -1;
+    size_t node = 0, writes = 0;
+  };
+  void find_views();
+  int32_t memory_of(int32_t value) const;
+  Name quotient(Dim numerator, Dim denominator);
+  Names write_node(const GraphNode& node);
+  void renew(int32_t value);
+  void write_back(int32_t value);
   Name unique(const Name& wanted);
   void bind(int32_t value, const Name& name);
   void name_inputs(const StateDict& weights);
@@ -88,6 +102,9 @@ class GraphWriter {
   std::vector<Made> made_;
   std::vector<Weight> weights_;
   std::vector<Name> values_;  // of the captured graph
+  std::vector<View> views_;   // for each of these
+  std::vector<size_t> writes_;
+  std::vector<bool> overwritten_;
   Names inputs_, outputs_;
   std::set<Name> taken_;
   std::map<std::string, Names> results_;     // of a node, by all that it is
@@ -104,6 +121,7 @@ class OpCall {
       : writer_(writer), graph_(graph), node_(node), in_(std::move(in)) {}
 
   int opset() const { return writer_.opset(); }
+  std::string_view op() const { return node_.op->name; }
   template <class T>
   const T& attrs() const {
     return node_.attrs.as<T>();
@@ -141,6 +159,8 @@ class OpCall {
   /// i64 [n].
   Name ints(const std::vector<int64_t>& values) const;
   Name dim(Dim d) const { return writer_.dim(d); }
+  /// 0, 1, ... below it, i64.
+  Name places(Dim size) const;
   /// Sizes, i64 [rank].
   Name sizes(const Shape& shape) const;
   Name reshape(const Name& x, const Shape& from, const Shape& to) const;
@@ -166,6 +186,9 @@ struct WriterEntry {
   OpWriter write;
 };
 
+/// Of a view, input 0 of which is `whole`: that with `part` in the place of the view.
+Name written_back(const OpCall& view, const Name& part);
+
 // The families: writers/*.cpp.
 std::span<const WriterEntry> elementwise_writers();
 std::span<const WriterEntry> reduction_writers();
@@ -177,5 +200,6 @@ std::span<const WriterEntry> recurrent_writers();
 std::span<const WriterEntry> norm_writers();
 std::span<const WriterEntry> attention_writers();
 std::span<const WriterEntry> creation_writers();
+std::span<const WriterEntry> update_writers();
 
 }  // namespace tessera::onnx

@@ -292,9 +292,8 @@ def interpolate(input: Tensor, size: Dims | None = None, scale_factor: float | S
     sizes = _each(size, n) if size is not None else None
     if scale_factor is not None:
         scales = [float(s) for s in _each(scale_factor, n)]
-        wanted = [math.floor(d * s) for d, s in zip(input.shape[2:], scales)]
         if recompute_scale_factor or align_corners or mode == "area":
-            sizes = wanted
+            sizes = [d * int(s) if s == int(s) else math.floor(d * s) for d, s in zip(input.shape[2:], scales)]
     if mode == "area":
         return _C.adaptive_avg_pool(input, sizes)
     kinds = {"nearest": "nearest", "nearest-exact": "nearest", "linear": "linear", "bilinear": "linear",

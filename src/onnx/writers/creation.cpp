@@ -26,9 +26,7 @@ Names arange_of(const OpCall& c) {
     const Name scaled = a.b == 1 ? i : c.node("Mul", {i, c.number(a.b, dtype)});
     return a.a == 0 ? scaled : c.node("Add", {scaled, c.number(a.a, dtype)});
   };
-  const Name end =
-      count.is_symbolic() ? c.node("Squeeze", {c.dim(count)}) : c.number(static_cast<double>(count.value()), Int64);
-  const Name i = c.node("Range", {c.number(0, Int64), end, c.number(1, Int64)});
+  const Name i = c.places(count);
   const DType dtype = is_floating(y.dtype) ? Float64 : Int64;
   return {c.cast(places(c.cast(i, Int64, dtype), dtype), dtype, y.dtype)};
 }
@@ -36,6 +34,7 @@ Names arange_of(const OpCall& c) {
 constexpr WriterEntry entries[] = {
     {"arange", arange_of},
     {"constant", constant_of},
+    {"empty", full_of},  // of 0: what is read was written before
     {"full", full_of},
 };
 

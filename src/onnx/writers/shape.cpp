@@ -75,12 +75,16 @@ Names windows_of(const OpCall& c) {
   const auto& a = c.attrs<WindowAttrs>();
   const int64_t dim = c.axis(a.dim), rank = c.type(0).shape.rank();
   const Dim count = c.out().shape[dim];
-  if (count.is_symbolic()) c.refuse("needs a fixed size, not {}", c.type(0).shape[dim].to_string());
-  std::vector<int64_t> places;
-  for (int64_t i = 0; i < count.value(); ++i)
-    for (int64_t tap = 0; tap < a.size; ++tap) places.push_back(i * a.stride + tap * a.dilation);
-  const Name taken =
-      c.node("Gather", {c.in(0), c.constant(tensor(places, {count.value(), a.size}))}, {integer("axis", dim)});
+  const auto apart = [](int64_t n, int64_t by) {
+    std::vector<int64_t> all;
+    for (int64_t i = 0; i < n; ++i) all.push_back(i * by);
+    return all;
+  };
+  const Name first = count.is_symbolic()
+                         ? c.node("Mul", {c.places(count), c.number(static_cast<double>(a.stride), Int64)})
+                         : c.ints(apart(count.value(), a.stride));
+  const Name places = c.node("Add", {c.node("Unsqueeze", {first, c.ints({1})}), c.ints(apart(a.size, a.dilation))});
+  const Name taken = c.node("Gather", {c.in(0), places}, {integer("axis", dim)});
   std::vector<int64_t> order;
   for (int64_t d = 0; d <= rank; ++d)
     if (d != dim + 1) order.push_back(d);
