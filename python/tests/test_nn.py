@@ -394,3 +394,19 @@ def test_functions_in_place_are_the_same(name):
         z.square().sum().backward()
         assert np.array_equal(y.detach().numpy(), function(x * 1.5).detach().numpy())
         np.testing.assert_allclose(x.grad.numpy(), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["NAdam", "RAdam", "Adamax", "Adagrad", "RMSprop", "Adadelta"])
+def test_parameters_of_one_group_are_moved_as_if_alone(name):
+    def moved(*chosen):
+        parameters = [nn.Parameter(tessera.linspace(-1, 1, 5, dtype=d)) for d in (tessera.float32, tessera.float64, tessera.float32)]
+        optimizer = getattr(optim, name)([parameters[i] for i in chosen], lr=0.03)
+        for step in range(7):
+            for i in chosen:
+                if (i, step) != (2, 3):  # which has no gradient then
+                    (parameters[i].square() * (i + 1 + step)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [parameters[i].tolist() for i in chosen]
+    assert moved(0, 1, 2)[:2] == [*moved(0), *moved(1)]
+    assert moved(0, 1, 2)[2] == moved(0, 2)[1]

@@ -56,11 +56,14 @@ Method nadam_method(const NAdamOptions& o) {
     const auto momentum = [&](const Tensor& step) {
       return (1 - 0.5 * power(0.96, step * o.momentum_decay)) * s.attrs.beta1;
     };
-    const Tensor now = momentum(s.step), next = momentum(s.step + 1);
-    const Tensor product = s.moments[2].to(Float64) * now;
+    const Tensors& numbers = s.common([&] {
+      const Tensor now = momentum(s.step), next = momentum(s.step + 1);
+      return Tensors{now, next, s.lr * (1 - now), s.lr * next, like(1 - power(o.beta2, s.step), s.parameter)};
+    });
+    const Tensor product = s.moments[2].to(Float64) * numbers[0];
     s.moments[2] = like(product, s.parameter);
-    const Tensor root = sqrt(s.moments[1] / like(1 - power(o.beta2, s.step), s.parameter)) + o.eps;
-    const Tensor of_gradient = s.lr * (1 - now) / (1 - product), of_mean = s.lr * next / (1 - product * next);
+    const Tensor root = sqrt(s.moments[1] / numbers[4]) + o.eps;
+    const Tensor of_gradient = numbers[2] / (1 - product), of_mean = numbers[3] / (1 - product * numbers[1]);
     const Tensor direction = s.gradient * like(of_gradient, s.gradient) + s.moments[0] * like(of_mean, s.gradient);
     return s.parameter - direction / root;
   };
@@ -71,17 +74,19 @@ Method radam_method(const RAdamOptions& o) {
   check_betas("RAdam", o.beta1, o.beta2, o.eps);
   const Rule rule = [o](RuleStep& s) {
     move_moments(s, o.beta2);
-    const double longest = 2 / (1 - o.beta2) - 1;
-    const Tensor power2 = power(o.beta2, s.step), correction = 1 - power2;
-    const Tensor length = longest - 2 * s.step * power2 / correction;
-    const Tensor certain = gt(length, full({}, 5, Float64, length.device()));
-    const Tensor used =
-        maximum(length, full({}, 5, Float64, length.device()));  // where it is shorter, the factor is not
-    const Tensor rectified =
-        sqrt((used - 4) * (used - 2) * longest / (used * ((longest - 4) * (longest - 2)))) * sqrt(correction);
-    const Tensor one = full({}, 1, s.parameter.dtype(), s.parameter.device());
-    const Tensor factor = where(certain, like(rectified, s.parameter) / (sqrt(s.moments[1]) + o.eps), one);
-    return moved(s, s.lr / (1 - power(s.attrs.beta1, s.step)), s.moments[0] * factor);
+    const Tensors& numbers = s.common([&] {
+      const double longest = 2 / (1 - o.beta2) - 1;
+      const Tensor power2 = power(o.beta2, s.step), correction = 1 - power2;
+      const Tensor length = longest - 2 * s.step * power2 / correction, five = full({}, 5, Float64, length.device());
+      const Tensor used = maximum(length, five);  // where it is shorter, the factor is not
+      const Tensor rectified =
+          sqrt((used - 4) * (used - 2) * longest / (used * ((longest - 4) * (longest - 2)))) * sqrt(correction);
+      return Tensors{gt(length, five), like(rectified, s.parameter),
+                     full({}, 1, s.parameter.dtype(), s.parameter.device()),
+                     like(s.lr / (1 - power(s.attrs.beta1, s.step)), s.parameter)};
+    });
+    const Tensor factor = where(numbers[0], numbers[1] / (sqrt(s.moments[1]) + o.eps), numbers[2]);
+    return moved(s, numbers[3], s.moments[0] * factor);
   };
   return beta_method({"exp_avg", "exp_avg_sq"}, rule, o.beta1, o.decoupled);
 }
@@ -91,7 +96,9 @@ Method adamax_method(const AdamaxOptions& o) {
   const Rule rule = [o](RuleStep& s) {
     decay(s.moments[0], s.attrs.beta1, s.gradient);
     s.moments[1] = maximum(s.moments[1] * o.beta2, abs(s.gradient) + o.eps);
-    return moved(s, s.lr / (1 - power(s.attrs.beta1, s.step)), s.moments[0] / s.moments[1]);
+    const Tensors& numbers =
+        s.common([&] { return Tensors{like(s.lr / (1 - power(s.attrs.beta1, s.step)), s.parameter)}; });
+    return moved(s, numbers[0], s.moments[0] / s.moments[1]);
   };
   return beta_method({"exp_avg", "exp_inf"}, rule, o.beta1);
 }
@@ -126,7 +133,9 @@ Method adagrad_method(const AdagradOptions& o) {
   check_positive("Adagrad", "eps", o.eps);
   const Rule rule = [o](RuleStep& s) {
     s.moments[0] = s.moments[0] + square(s.gradient);
-    return moved(s, s.lr / ((s.step - 1) * o.lr_decay + 1), s.gradient / (sqrt(s.moments[0]) + o.eps));
+    const Tensors& numbers =
+        s.common([&] { return Tensors{like(s.lr / ((s.step - 1) * o.lr_decay + 1), s.parameter)}; });
+    return moved(s, numbers[0], s.gradient / (sqrt(s.moments[0]) + o.eps));
   };
   return rule_method({Moment("sum", o.initial_sum)}, rule);
 }
@@ -144,11 +153,11 @@ Method adadelta_method(const AdadeltaOptions& o) {
 }
 
 // What a rule reads of parameter i.
-RuleStep inputs_of(const Group& group, size_t i, const StepOptions& options, const Tensor& step) {
+RuleStep inputs_of(const Group& group, size_t i, const StepOptions& options, const Tensor& step, const Tensor& lr) {
   const OptimAttrs& attrs = group.method.attrs;
   const Tensor& parameter = group.parameters[i];
   const DType dtype = parameter.dtype() == Float64 ? Float64 : Float32;
-  RuleStep s{parameter.detach().to(dtype), parameter.grad().detach().to(dtype), step, group.lr.to(Float64), attrs, {}};
+  RuleStep s{parameter.detach().to(dtype), parameter.grad().detach().to(dtype), step, lr, attrs, {}};
   if (options.grad_scale.defined()) s.gradient = s.gradient * options.grad_scale.to(dtype);
   if (attrs.weight_decay != 0 && attrs.decoupled)
     s.parameter = s.parameter * like(1 - s.lr * attrs.weight_decay, s.parameter);
@@ -168,8 +177,11 @@ Method amsgrad_method(double beta1, double beta2, double eps, bool decoupled) {
   const Rule rule = [=](RuleStep& s) {
     move_moments(s, beta2);
     s.moments[2] = maximum(s.moments[2], s.moments[1]);
-    const Tensor root = sqrt(s.moments[2] / like(1 - power(beta2, s.step), s.parameter)) + eps;
-    return moved(s, s.lr / (1 - power(s.attrs.beta1, s.step)), s.moments[0] / root);
+    const Tensors& numbers = s.common([&] {
+      return Tensors{like(1 - power(beta2, s.step), s.parameter),
+                     like(s.lr / (1 - power(s.attrs.beta1, s.step)), s.parameter)};
+    });
+    return moved(s, numbers[1], s.moments[0] / (sqrt(s.moments[2] / numbers[0]) + eps));
   };
   return beta_method({"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, rule, beta1, decoupled);
 }
@@ -178,12 +190,14 @@ void step_by_rule(Group& group, const StepOptions& options) {
   const auto write = [&](Tensor to, const Tensor& value) {
     to.copy_(options.found_inf.defined() ? where(options.found_inf, to.to(value.dtype()), value) : value);
   };
-  const Tensor step = group.step.to(Float64) + 1;
+  const Tensor step = group.step.to(Float64) + 1, lr = group.lr.to(Float64);
+  std::map<DType, Tensors> shared;
   bool any = false;
   for (size_t i = 0; i < group.parameters.size(); ++i) {
     if (!group.parameters[i].grad().defined()) continue;
     any = true;
-    RuleStep inputs = inputs_of(group, i, options, step);
+    RuleStep inputs = inputs_of(group, i, options, step, lr);
+    inputs.shared = &shared;
     write(group.parameters[i], group.method.rule(inputs));
     for (size_t m = 0; m < group.moments.size(); ++m) write(group.moments[m][i], inputs.moments[m]);
   }

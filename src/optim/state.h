@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <functional>
+#include <map>
 #include <memory>
 #include <unordered_set>
 
@@ -28,6 +29,14 @@ struct RuleStep {
   Tensor parameter, gradient, step, lr;
   OptimAttrs attrs;             ///< whose momentum and beta1 may change between steps
   std::vector<Tensor> moments;  ///< a rule puts the new ones here
+  std::map<DType, Tensors>* shared = nullptr;
+  /// Numbers that parameters of one dtype have in common, made once in a step of the group.
+  template <class Make>
+  const Tensors& common(const Make& make) const {
+    Tensors& numbers = (*shared)[parameter.dtype()];
+    if (numbers.empty()) numbers = make();
+    return numbers;
+  }
 };
 /// Returns the new parameter. Weight decay that is added to gradients has been.
 using Rule = std::function<Tensor(RuleStep&)>;
