@@ -349,7 +349,9 @@ struct Images {
 /// x [n, channels, h, w] normalised over each channel. Training uses the batch's statistics and updates the running
 /// ones; evaluation uses those.
 struct BatchNorm2d : Module {
-  explicit BatchNorm2d(int64_t channels, double momentum = 0.1, double eps = 1e-5);
+  /// Without `affine` there is no weight and no bias; one that does not track takes the statistics of each batch.
+  explicit BatchNorm2d(int64_t channels, double momentum = 0.1, double eps = 1e-5, bool affine = true,
+                       bool tracks = true);
   Tensors forward(const Tensors& in) const override { return {normalized(one_input(in), Activation::None)}; }
   using Module::operator();
   /// The same followed by Relu, in one pass; other activations throw Error.
@@ -358,12 +360,14 @@ struct BatchNorm2d : Module {
   }
   /// The same of what a convolution gave: in training, statistics that it has found are not sought again.
   Tensor operator()(const Images& x, Activation activation) const;
+  int64_t channels;
   double momentum, eps;
   Tensor weight, bias, running_mean, running_var;
 
  private:
   Tensor normalized(const Tensor& x, Activation activation) const {
-    return batch_norm(x, weight, bias, running_mean, running_var, training(), momentum, eps, activation);
+    const bool of_batch = training() || !running_mean.defined();
+    return batch_norm(x, weight, bias, running_mean, running_var, of_batch, momentum, eps, activation);
   }
   Tensor normalized(const Images& x, Activation activation) const;
 };

@@ -21,7 +21,8 @@ class Recurrent : public Module {
  public:
   /// x [steps, batch, in] and, where they are wanted, states [layers * d, batch, hidden] before the first step ->
   /// the output [steps, batch, d * hidden] and the states behind the last step, d directions of each layer side by
-  /// side. An LSTM has two states, hidden and cell, the others have one.
+  /// side. An LSTM has two states, hidden and cell, the others have one. Behind them may come lengths [batch],
+  /// integers: beyond them the output is 0, and states are those at each sequence's end.
   Tensors forward(const Tensors& in) const override;
 
   RecurrentConfig config;
@@ -35,7 +36,7 @@ class Recurrent : public Module {
   Recurrent(const char* name, const RecurrentConfig& config, int64_t gates, Generator& generator);
   /// The layers on x [steps, batch, ...] by the operator; states may be undefined.
   virtual RecurrentResult run(const Tensor& x, const std::vector<RecurrentWeights>& layers, const Tensor& hidden,
-                              const Tensor& cell, const RecurrentOptions& options) const = 0;
+                              const Tensor& cell, const Tensor& lengths, const RecurrentOptions& options) const = 0;
   /// A parameter with its gates in the operator's order.
   virtual Tensor ordered(const Tensor& parameter) const = 0;
 
@@ -51,7 +52,7 @@ struct RNN : Recurrent {
 
  protected:
   RecurrentResult run(const Tensor& x, const std::vector<RecurrentWeights>& layers, const Tensor& hidden,
-                      const Tensor& cell, const RecurrentOptions& options) const override;
+                      const Tensor& cell, const Tensor& lengths, const RecurrentOptions& options) const override;
   Tensor ordered(const Tensor& parameter) const override { return parameter; }
 };
 /// Cho et al. 2014, with the reset gate behind the product, as in PyTorch.
@@ -60,7 +61,7 @@ struct GRU : Recurrent {
 
  protected:
   RecurrentResult run(const Tensor& x, const std::vector<RecurrentWeights>& layers, const Tensor& hidden,
-                      const Tensor& cell, const RecurrentOptions& options) const override;
+                      const Tensor& cell, const Tensor& lengths, const RecurrentOptions& options) const override;
   Tensor ordered(const Tensor& parameter) const override { return gru_gates_from_pytorch(parameter); }
 };
 /// Hochreiter & Schmidhuber 1997.
@@ -69,7 +70,7 @@ struct LSTM : Recurrent {
 
  protected:
   RecurrentResult run(const Tensor& x, const std::vector<RecurrentWeights>& layers, const Tensor& hidden,
-                      const Tensor& cell, const RecurrentOptions& options) const override;
+                      const Tensor& cell, const Tensor& lengths, const RecurrentOptions& options) const override;
   Tensor ordered(const Tensor& parameter) const override { return lstm_gates_from_pytorch(parameter); }
 };
 

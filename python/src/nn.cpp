@@ -480,11 +480,12 @@ void bind_layers(nb::module_& m) {
   layer<nn::BatchNorm2d>(m, "BatchNorm2d", "x [n, channels, h, w] normalised over each channel.")
       .def(
           "__init__",
-          [](nn::BatchNorm2d* l, int64_t features, double eps, double momentum) {
-            new (l) Overridable<nn::BatchNorm2d>(features, momentum, eps);
+          [](nn::BatchNorm2d* l, int64_t features, double eps, double momentum, bool affine, bool tracks) {
+            new (l) Overridable<nn::BatchNorm2d>(features, momentum, eps, affine, tracks);
           },
-          nb::arg("num_features"), nb::arg("eps") = 1e-5, nb::arg("momentum") = 0.1)
-      .def_prop_ro("num_features", [](const nn::BatchNorm2d& l) { return l.running_mean.size(0); })
+          nb::arg("num_features"), nb::arg("eps") = 1e-5, nb::arg("momentum") = 0.1, nb::arg("affine") = true,
+          nb::arg("track_running_stats") = true)
+      .def_ro("num_features", &nn::BatchNorm2d::channels)
       .def_rw("momentum", &nn::BatchNorm2d::momentum)
       .def_prop_ro("running_mean", [](const nn::BatchNorm2d& l) { return l.running_mean; })
       .def_prop_ro("running_var", [](const nn::BatchNorm2d& l) { return l.running_var; });
@@ -495,10 +496,14 @@ void bind_layers(nb::module_& m) {
 
 // x and states, one or a tuple of them -> the output and the states, in the form of PyTorch.
 template <class M>
-nb::object forward_recurrent(const M& module, const Tensor& x, nb::handle states) {
+nb::object forward_recurrent(const M& module, const Tensor& x, nb::handle states, const Tensor& lengths) {
   Tensors in{x};
   if (!states.is_none())
     for (Tensor& t : tensors_of(states)) in.push_back(std::move(t));
+  if (lengths.defined()) {
+    while (in.size() < (std::is_same_v<M, nn::LSTM> ? 3 : 2)) in.push_back({});
+    in.push_back(lengths);
+  }
   Tensors out;
   {
     const Unlocked unlocked;
@@ -511,9 +516,12 @@ nb::object forward_recurrent(const M& module, const Tensor& x, nb::handle states
 template <class M>
 nb::class_<M, nn::Module, Overridable<M>> recurrent(nb::module_& m, const char* name, const char* doc) {
   nb::class_<M, nn::Module, Overridable<M>> made(m, name, nb::dynamic_attr(), doc);
-  made.def("forward", &forward_recurrent<M>, nb::arg("input"), nb::arg("states") = nb::none(),
-           nb::sig("def forward(self, input: tessera._C.Tensor, states: typing.Any = None) -> typing.Any"),
-           "The output, and the states behind the last step.");
+  made.def(
+      "forward", &forward_recurrent<M>, nb::arg("input"), nb::arg("states") = nb::none(),
+      nb::arg("lengths").none() = nb::none(),
+      nb::sig("def forward(self, input: typing.Any, states: typing.Any = None, lengths: tessera._C.Tensor | None = "
+              "None) -> typing.Any"),
+      "The output, and the states behind the last step, or behind as many steps as each sequence has.");
   made.def_prop_ro("input_size", [](const M& l) { return l.config.in; })
       .def_prop_ro("hidden_size", [](const M& l) { return l.config.hidden; })
       .def_prop_ro("num_layers", [](const M& l) { return l.config.layers; })

@@ -234,3 +234,77 @@ def test_modules_in_a_row_are_set_and_sliced():
     assert named["a"].out_features == 2 and list(named.keys()) == ["a", "b"]
     with pytest.raises(IndexError):
         row[9]
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("layer", [lambda b: nn.LSTM(3, 4, 2, batch_first=b), lambda b: nn.GRU(3, 4, bidirectional=True, batch_first=b),
+                                   lambda b: nn.RNN(3, 4, bidirectional=True, batch_first=b)], ids=["LSTM", "GRU", "RNN"])
+def test_packed_sequences_are_run_one_by_one(layer, batch_first):
+    tessera.manual_seed(3)
+    net, rnn = layer(batch_first), nn.utils.rnn
+    parts = [tessera.randn(n, 3) for n in (2, 5, 1, 5)]
+    x = rnn.pad_sequence(parts, batch_first, padding_value=7.0)
+    assert x.shape == ((4, 5, 3) if batch_first else (5, 4, 3))
+    packed = rnn.pack_padded_sequence(x, [2, 5, 1, 5], batch_first, enforce_sorted=False)
+    assert packed.batch_sizes.tolist() == [4, 3, 2, 2, 2] and packed.data.shape == (13, 3)
+    assert packed.sorted_indices.tolist() == [1, 3, 0, 2] and packed.unsorted_indices.tolist() == [2, 0, 3, 1]
+    out, states = net(packed)
+    y, lengths = rnn.pad_packed_sequence(out, batch_first, padding_value=-1.0, total_length=6)
+    assert lengths.tolist() == [2, 5, 1, 5] and y.shape[0 if not batch_first else 1] == 6
+    y = y if batch_first else y.transpose(0, 1)
+    states = states if isinstance(states, tuple) else (states,)
+    for i, part in enumerate(parts):
+        want, alone = net(part.unsqueeze(0 if batch_first else 1))
+        n = part.shape[0]
+        np.testing.assert_allclose(y[i, :n].detach().numpy(), want.detach().reshape(n, -1).numpy(), rtol=1e-5, atol=1e-6)
+        assert (y[i, n:] == -1).all()
+        for s, one in zip(states, alone if isinstance(alone, tuple) else (alone,)):
+            np.testing.assert_allclose(s[:, i].detach().numpy(), one[:, 0].detach().numpy(), rtol=1e-5, atol=1e-6)
+    out.data.sum().backward()
+    got = net.weight_hh_l0.grad.clone()
+    net.zero_grad()
+    sum(net(part.unsqueeze(0 if batch_first else 1))[0].sum() for part in parts).backward()
+    np.testing.assert_allclose(got.numpy(), net.weight_hh_l0.grad.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_sequences_in_rows():
+    rnn = nn.utils.rnn
+    parts = [tessera.arange(6.0).reshape(3, 2), tessera.ones(1, 2)]
+    assert rnn.pad_sequence(parts, True, padding_side="left")[1].tolist() == [[0, 0], [0, 0], [1, 1]]
+    for made in (rnn.unpad_sequence(rnn.pad_sequence(parts), [3, 1]), rnn.unpack_sequence(rnn.pack_sequence(parts)),
+                 rnn.unpack_sequence(rnn.pack_sequence(parts[::-1], enforce_sorted=False))[::-1]):
+        assert [x.tolist() for x in made] == [x.tolist() for x in parts]
+    for wrong, said in ((lambda: rnn.pack_padded_sequence(tessera.ones(3, 2, 1), [1, 3]), "are not sorted"),
+                        (lambda: rnn.pack_padded_sequence(tessera.ones(3, 2, 1), [4, 3]), "do not fit"),
+                        (lambda: rnn.pack_padded_sequence(tessera.ones(3, 2, 1), [3]), "do not fit"),
+                        (lambda: rnn.pad_packed_sequence(rnn.pack_sequence(parts), total_length=2), "is less than the longest"),
+                        (lambda: rnn.pad_sequence(parts, padding_side="up"), "none of: right, left")):
+        with pytest.raises(tessera.Error, match=said):
+            wrong()
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("tracks", [True, False])
+def test_batch_norms_with_few_parts(affine, tracks):
+    x = numbers(3, 4, 2, 2)
+    plain = (x - x.mean((0, 2, 3), keepdims=True)) / np.sqrt(x.var((0, 2, 3), keepdims=True) + 1e-5)
+    for kind, given in ((nn.BatchNorm2d, x), (nn.BatchNorm1d, x.reshape(3, 4, 4)), (nn.BatchNorm3d, x[:, :, None])):
+        norm = kind(4, affine=affine, track_running_stats=tracks)
+        assert sorted(norm.state_dict()) == (["bias"] if affine else []) + (["running_mean", "running_var"] if tracks else []) + (
+            ["weight"] if affine else [])
+        assert (norm.weight is None) != affine and (norm.running_mean is None) != tracks and norm.num_features == 4
+        given = tessera.tensor(given, dtype=tessera.float32)
+        for _ in range(300):
+            got = norm(given)
+        np.testing.assert_allclose(got.detach().numpy().reshape(x.shape), plain, rtol=1e-4, atol=1e-5)
+        got = norm.eval()(given).detach().numpy().reshape(x.shape)
+        np.testing.assert_allclose(got, plain * np.sqrt(11 / 12) if tracks else plain, rtol=1e-3, atol=1e-4)
+
+
+def test_counts_of_batches_in_state_dicts_are_not_read():
+    net = nn.Sequential(nn.BatchNorm2d(2), nn.Linear(2, 2))
+    there = {**net.state_dict(), "0.num_batches_tracked": tessera.tensor(7)}
+    net.load_state_dict(there)
+    nn.BatchNorm2d(2).load_state_dict({**nn.BatchNorm2d(2).state_dict(), "num_batches_tracked": tessera.tensor(7)})
+    with pytest.raises(tessera.Error, match="unexpected: 0.more"):
+        net.load_state_dict({**there, "0.more": tessera.tensor(7)})

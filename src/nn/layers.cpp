@@ -113,9 +113,13 @@ Tensors LayerNorm::forward(const Tensors& in) const {
 
 RMSNorm::RMSNorm(int64_t width, double eps) : eps(eps) { weight = add_parameter("weight", ones({width})); }
 
-BatchNorm2d::BatchNorm2d(int64_t channels, double momentum, double eps) : momentum(momentum), eps(eps) {
-  weight = add_parameter("weight", ones({channels}));
-  bias = add_parameter("bias", zeros({channels}));
+BatchNorm2d::BatchNorm2d(int64_t channels, double momentum, double eps, bool affine, bool tracks)
+    : channels(channels), momentum(momentum), eps(eps) {
+  if (affine) {
+    weight = add_parameter("weight", ones({channels}));
+    bias = add_parameter("bias", zeros({channels}));
+  }
+  if (!tracks) return;
   running_mean = add_buffer("running_mean", zeros({channels}));
   running_var = add_buffer("running_var", ones({channels}));
 }

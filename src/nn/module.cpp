@@ -382,8 +382,8 @@ void Module::load_state_dict(const StateDict& dict, bool strict) {
   if (strict) {
     for (const Target& t : targets)
       if (!t.source.defined() && !dict.contains(t.name)) missing.push_back(t.name);
-    for (const auto& [name, t] : dict)
-      if (!known.contains(name)) unexpected.push_back(name);
+    for (const auto& [name, t] : dict)  // PyTorch's batch norms count batches, which nothing here reads
+      if (!known.contains(name) && !("." + name).ends_with(".num_batches_tracked")) unexpected.push_back(name);
   }
   std::vector<std::string> parts;
   auto list = [&](const char* what, const std::vector<std::string>& names) {

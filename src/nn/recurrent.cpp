@@ -72,20 +72,21 @@ static std::optional<RecurrentResult> run_as_they_are(const Recurrent& net, cons
 
 Tensors Recurrent::forward(const Tensors& in) const {
   const bool has_cell = gates_ == 4;
-  check_inputs(in, 1, has_cell ? 3 : 2);
+  check_inputs(in, 1, has_cell ? 4 : 3);
   const auto given = [&](size_t i) { return i < in.size() ? in[i] : Tensor(); };
-  const Tensor x = config.batch_first ? transpose(in[0], 0, 1) : in[0];
+  const Tensor lengths = given(has_cell ? 3 : 2), x = config.batch_first ? transpose(in[0], 0, 1) : in[0];
   const RecurrentOptions options{.direction = config.bidirectional ? Direction::Both : Direction::Forward};
   const auto run_layers = [&](const Tensor& y, size_t first, size_t count, const Tensor& hidden, const Tensor& cell) {
-    if (auto whole = run_as_they_are(*this, y, gates_, first, count, hidden, cell)) return *whole;
+    if (!lengths.defined())
+      if (auto whole = run_as_they_are(*this, y, gates_, first, count, hidden, cell)) return *whole;
     std::vector<RecurrentWeights> layers;
     for (size_t i = first; i < first + count; ++i) layers.push_back(of_layer(i));
-    return run(y, layers, hidden, cell, options);
+    return run(y, layers, hidden, cell, lengths, options);
   };
 
   RecurrentResult result;
   if (!(config.dropout > 0 && training())) {
-    result = run_layers(x, 0, static_cast<size_t>(config.layers), given(1), given(2));
+    result = run_layers(x, 0, static_cast<size_t>(config.layers), given(1), has_cell ? given(2) : Tensor());
   } else {  // layer by layer, with dropout between
     const int64_t directions = config.bidirectional ? 2 : 1;
     Tensors hidden, cell;
@@ -95,7 +96,7 @@ Tensors Recurrent::forward(const Tensors& in) const {
         return t.defined() ? slice(t, 0, i * directions, (i + 1) * directions) : t;
       };
       const Tensor y = i ? dropout(result.output, config.dropout) : x;
-      result = run_layers(y, static_cast<size_t>(i), 1, part(given(1)), part(given(2)));
+      result = run_layers(y, static_cast<size_t>(i), 1, part(given(1)), has_cell ? part(given(2)) : Tensor());
       hidden.push_back(result.hidden);
       if (has_cell) cell.push_back(result.cell);
     }
@@ -111,23 +112,23 @@ Tensors Recurrent::forward(const Tensors& in) const {
 RNN::RNN(const RecurrentConfig& config, bool relu, Generator& generator)
     : Recurrent("RNN", config, 1, generator), relu(relu) {}
 RecurrentResult RNN::run(const Tensor& x, const std::vector<RecurrentWeights>& layers, const Tensor& hidden,
-                         const Tensor&, const RecurrentOptions& options) const {
+                         const Tensor&, const Tensor& lengths, const RecurrentOptions& options) const {
   RecurrentOptions o = options;
   const size_t directions = o.direction == Direction::Both ? 2 : 1;
   if (relu) o.activations.assign(directions, {RecurrentActivation::Relu});
-  return tessera::rnn(x, layers, hidden, {}, o);
+  return tessera::rnn(x, layers, hidden, lengths, o);
 }
 
 GRU::GRU(const RecurrentConfig& config, Generator& generator) : Recurrent("GRU", config, 3, generator) {}
 RecurrentResult GRU::run(const Tensor& x, const std::vector<RecurrentWeights>& layers, const Tensor& hidden,
-                         const Tensor&, const RecurrentOptions& options) const {
-  return tessera::gru(x, layers, hidden, {}, options);
+                         const Tensor&, const Tensor& lengths, const RecurrentOptions& options) const {
+  return tessera::gru(x, layers, hidden, lengths, options);
 }
 
 LSTM::LSTM(const RecurrentConfig& config, Generator& generator) : Recurrent("LSTM", config, 4, generator) {}
 RecurrentResult LSTM::run(const Tensor& x, const std::vector<RecurrentWeights>& layers, const Tensor& hidden,
-                          const Tensor& cell, const RecurrentOptions& options) const {
-  return tessera::lstm(x, layers, hidden, cell, {}, options);
+                          const Tensor& cell, const Tensor& lengths, const RecurrentOptions& options) const {
+  return tessera::lstm(x, layers, hidden, cell, lengths, options);
 }
 
 }  // namespace tessera::nn

@@ -1,13 +1,14 @@
-"""Gradients clipped, and parameters as one vector."""
+"""Gradients clipped, parameters as one vector, and rows of sequences (rnn)."""
 from __future__ import annotations
 
 import math
 
-from .. import _C, autograd
+from ... import _C, autograd
+from . import rnn  # noqa: F401
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .._types import Iterable
+    from ..._types import Iterable
 
 
 def _with_gradients(parameters):
