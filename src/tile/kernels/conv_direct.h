@@ -96,11 +96,12 @@ void pack_dense_taps(const StridedView<const T, 4>& w, i64 first, i64 count, i64
 /// Whether so few filters of so many channels are summed by dots, whose filters are packed otherwise.
 inline bool by_dots(i64 filters, i64 channels) { return filters <= cpu::dots_filters && channels >= 24; }
 
-/// Packs filters (k, r, s, c): panels of filters, or filters for dots, each in steps of r, s and c.
+/// Packs filters (k, r, s, c): panels of filters, or, unless these are wanted, filters for dots, each in steps of r, s
+/// and c.
 template <class T>
-void pack_filters(const ExecutorRef& executor, const StridedView<const T, 4>& w, T* to) {
+void pack_filters(const ExecutorRef& executor, const StridedView<const T, 4>& w, T* to, bool panels = false) {
   const i64 filters = w.length(0), rows = w.length(1), columns = w.length(2), channels = w.length(3);
-  if (by_dots(filters, channels)) {
+  if (!panels && by_dots(filters, channels)) {
     executor.parallel(filters, [&](i64 k, int) {
       T* line = to + k * rows * columns * channels;
       for (i64 tap = 0; tap < rows * columns; ++tap, line += channels) {

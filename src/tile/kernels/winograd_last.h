@@ -206,7 +206,7 @@ void conv2d_winograd_last(const ExecutorRef& executor, const ConvShape& shape, c
                           const StridedView<const T, 4>& filters, T* memory, const MakeSink& sink) {
   const winograd::LastPlan<T> plan(shape, executor.threads());
   T* const transformed = memory + plan.packed_size();
-  pack_filters(executor, filters, memory);
+  pack_filters(executor, filters, memory, true);
   executor.parallel(plan.panels(), [&](i64 panel, int) {
     winograd::transform_panel(plan, panel, static_cast<const T*>(memory), transformed + panel * plan.panel_size());
   });

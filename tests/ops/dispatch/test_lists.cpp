@@ -54,6 +54,7 @@ void add_convolutions(std::string_view op, std::vector<Problem>& all) {
   for (const auto& [n, c, k, edge, window, groups] :
        {Sizes{2, 64, 128, 16, 1}, Sizes{2, 64, 128, 16, 3}, Sizes{8, 13, 21, 32, 3}, Sizes{16, 64, 64, 32, 3, 2},
         Sizes{2, 5, 9, 66, 1}, Sizes{9, 1024, 8, 16, 3}}) {
+    if (c == 1024 && op != "conv2d_input_grad") continue;  // fills a card
     const Shape x{n, c, edge, edge}, w{k, c / groups, window, window}, y{n, k, edge, edge};
     ConvAttrs attrs{.padding = {window / 2, window / 2}, .groups = groups};
     std::vector<Shape> shapes = {x, w, {}};
