@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <set>
 
 namespace tessera::dist {
 
@@ -75,14 +76,18 @@ WaitingRanks::WaitingRanks(const Control& control, double patience)
 
 std::vector<Waited> WaitingRanks::look() {
   std::map<int, std::vector<int>> waiting;  // for whom, and who
+  std::set<int> overdue;                    // for whom one has waited all its patience
   std::vector<int> waits_for(static_cast<size_t>(control_.ranks()), -1);
+  std::vector<double> waited(static_cast<size_t>(control_.ranks()));
   const int64_t now = now_ns();
   for (int r = 0; r < control_.ranks(); ++r) {
     const Place& place = control_.place(r);
     const int other = place.waits_for.load(std::memory_order_relaxed) - 1;
-    const double waited = static_cast<double>(now - place.since.load(std::memory_order_relaxed)) * 1e-9;
-    // One that was stopped while it waited may have nothing to wait for any more.
-    if (other >= 0 && other < control_.ranks() && waited >= patience_ && !is_stopped(letter_of(place)))
+    double& seconds = waited[static_cast<size_t>(r)];
+    seconds = static_cast<double>(now - place.since.load(std::memory_order_relaxed)) * 1e-9;
+    // Ranks begin a call one after the other, and the first to lose its patience speaks for the others. One that was
+    // stopped while it waited may have nothing to wait for any more.
+    if (other >= 0 && other < control_.ranks() && seconds >= patience_ / 2 && !is_stopped(letter_of(place)))
       waits_for[static_cast<size_t>(r)] = other;
   }
   for (int r = 0; r < control_.ranks(); ++r) {
@@ -95,9 +100,11 @@ std::vector<Waited> WaitingRanks::look() {
            at = waits_for[static_cast<size_t>(at)])
         cause = std::min(cause, at);
     waiting[cause].push_back(r);
+    if (waited[static_cast<size_t>(r)] >= patience_) overdue.insert(cause);
   }
   std::vector<Waited> found;
   for (const auto& [cause, ranks] : waiting) {
+    if (!overdue.contains(cause)) continue;
     uint64_t& named = named_[static_cast<size_t>(cause)];
     const uint64_t calls = control_.place(cause).calls.load(std::memory_order_relaxed) + 1;
     if (std::exchange(named, calls) != calls) found.push_back(describe(ranks, cause));

@@ -387,6 +387,24 @@ TEST(Launch, AStoppedRankDoesNotWait) {
   waitpid(child, nullptr, 0);
 }
 
+// Ranks begin a call one after the other, and a look may come between their patiences.
+TEST(Launch, TheFirstToLoseItsPatienceSpeaksForOthers) {
+  const std::shared_ptr<Control> control = create_run(4);
+  WaitingRanks watch(*control, 10);
+  const auto wait_for_rank_1 = [&](int r, double seconds) {
+    control->place(r).pid = getpid();
+    control->place(r).since = now_ns() - static_cast<int64_t>(seconds * 1e9);
+    control->place(r).waits_for = 2;
+  };
+  wait_for_rank_1(0, 9), wait_for_rank_1(2, 8), wait_for_rank_1(3, 1);
+  EXPECT_TRUE(watch.look().empty());
+  wait_for_rank_1(0, 11);
+  const std::vector<Waited> found = watch.look();
+  ASSERT_EQ(found.size(), 1);
+  EXPECT_TRUE(found[0].line.starts_with("ranks 0, 2 wait for rank 1 in ")) << found[0].line;
+  EXPECT_TRUE(watch.look().empty());
+}
+
 TEST(Launch, SaysWhoKeptOthersWaiting) {
   const Ended ended = run_ranks_as("slow", 3);
   EXPECT_EQ(ended.code, 0);
