@@ -40,6 +40,8 @@ std::string_view sentence(Reason reason) {
       return "does not drop weights";
     case Reason::Small:
       return "is slower on something this small";
+    case Reason::Slower:
+      return "takes longer than another one, by estimate";
     case Reason::Config:
       return "takes no config";
     case Reason::Packing:

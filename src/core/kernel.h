@@ -17,6 +17,7 @@ enum class Reason : uint8_t {
   Window,
   Dropout,
   Small,
+  Slower,
   Config,
   Library,
   Packing,
@@ -24,6 +25,9 @@ enum class Reason : uint8_t {
   NotForced,
 };
 std::string_view sentence(Reason reason);
+/// Whether a kernel of this reason can run the call: one that is estimated to be slower does so if it is forced, or was
+/// measured to be the fastest.
+constexpr bool can_run(Reason reason) { return reason == Reason::Ok || reason == Reason::Slower; }
 
 /// What kernels know of a call when they plan.
 struct Call {

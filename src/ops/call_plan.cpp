@@ -120,7 +120,7 @@ const Kernel& pick_kernel(const Call& call) {
   KernelList list = kernels_for(call.op, call_device(call).type);
   if (!forced.empty() && forced_kernel(call.op)) {
     for (const Kernel& kernel : list)
-      if (support(kernel, call) == Reason::Ok) return kernel;
+      if (can_run(support(kernel, call))) return kernel;
   } else {
     if (list.size() > 1 && picks_are_used())
       if (const Kernel* kernel = picked_kernel(call, list)) return *kernel;

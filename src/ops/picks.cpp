@@ -26,8 +26,8 @@
 namespace tessera {
 namespace {
 
-// A kernel of the list's end is picked only if it takes at most this share of the time of what stands before it, so
-// that noise does not decide.
+// A kernel of the list's end, or one that is estimated to be slower, is picked only if it takes at most this share of the
+// time of what stands before it, so that noise does not decide.
 constexpr double kClearlyFaster = 0.97;
 constexpr int kRounds = 5;
 
@@ -91,6 +91,7 @@ struct Example {
 
 struct Candidate {
   const Kernel* kernel;
+  Reason reason;
   Ref<Plan> plan = {};
   double once = 0;  // seconds, warm
   std::vector<double> times = {};
@@ -110,8 +111,9 @@ std::optional<Pick> measure(const Call& call, KernelList list) {
   double least = 1e300;
   std::string failures;
   for (const Kernel& kernel : list) {
-    if (supports(kernel, call) != Reason::Ok) continue;
-    Candidate candidate{&kernel};
+    const Reason reason = supports(kernel, call);
+    if (!can_run(reason)) continue;
+    Candidate candidate{&kernel, reason};
     try {
       candidate.plan = example.plan(kernel);
       example.time(*candidate.plan, 2);
@@ -127,6 +129,7 @@ std::optional<Pick> measure(const Call& call, KernelList list) {
   }
   if (!candidates.empty()) fmt::print(stderr, "{}", failures);  // else the call itself will say why
   if (candidates.size() < 2) return std::nullopt;
+  std::ranges::stable_partition(candidates, [](const Candidate& c) { return c.reason == Reason::Ok; });
   for (int round = 0; round < kRounds; ++round)
     for (Candidate& c : candidates) {
       if (c.once > 10 * least) continue;  // no round changes that
@@ -225,7 +228,7 @@ const Kernel* picked_kernel(const Call& call, KernelList list, Pick* known) {
   }
   if (known) *known = found->second;
   const Kernel* kernel = find_kernel(list, found->second.kernel);
-  if (kernel && supports(*kernel, call) == Reason::Ok) return kernel;
+  if (kernel && can_run(supports(*kernel, call))) return kernel;
   if (t.warned.insert(text).second)
     fmt::print(stderr, "warning: {} picks '{}' for {}, which {}: ignored\n", t.book->name(device), found->second.kernel,
                text, kernel ? sentence(supports(*kernel, call)) : "is not in the list");

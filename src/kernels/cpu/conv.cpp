@@ -21,6 +21,8 @@ void by(const Call& call, Workspace& workspace) {
   convolve(call, workspace, args(call, workspace, last), conv_table().*bytes, conv_table().*run);
 }
 
+Reason if_least(bool least) { return least ? Reason::Ok : Reason::Slower; }
+
 // Winograd's algorithm trades multiplications, of which a tile of 2x2 outputs saves 20 for each channel and filter, for
 // transforms of tiles and filters.
 Reason takes_tiles(const Call& call, int64_t least) {
@@ -80,10 +82,9 @@ bool rows_lie(std::initializer_list<const Operand*> images) {
 // lie are copied for that, which costs little inside the second-level cache and much beyond all caches, unless many
 // taps pay for it. `columns`: of results, or of their gradient.
 enum class Pass { Forward, Images, Filters };
-bool rows_beat_channels(const Call& call, const Operand& weight, bool rows, int64_t columns, Pass pass) {
+bool rows_beat_channels(const Call& call, const Operand& weight, int64_t columns, Pass pass) {
   constexpr int64_t kilo = 1024;
   const auto& a = call.attrs.as<ConvAttrs>();
-  if (!rows) return false;
   const int64_t taps = weight.size(2) * weight.size(3), read = call.in[0].numel();
   const bool in_place = taps == 1 && a.stride[0] == 1 && a.stride[1] == 1 && a.padding[0] == 0 && a.padding[1] == 0;
   if (in_place) return true;
@@ -131,7 +132,7 @@ template <ByRows by>
 std::optional<Reason> taken_by_rows(const Call& call, bool gradient) {
   const ByRows best = by_rows(call, gradient);
   if (best == ByRows::None) return std::nullopt;
-  return best == by ? Reason::Ok : Reason::Shape;
+  return if_least(best == by);
 }
 template <Reason (*takes)(const Call&), bool gradient>
 Reason takes_tiles_of_rows(const Call& call) {
@@ -174,11 +175,13 @@ template <ByLast by>
 std::optional<Reason> taken_by_last(const Call& call, bool gradient) {
   const ByLast best = by_last(call, gradient);
   if (best == ByLast::None) return std::nullopt;
-  return best == by ? Reason::Ok : Reason::Shape;
+  return if_least(best == by);
 }
 template <bool gradient>
 Reason takes_spread(const Call& call) {
-  return taken_by_last<ByLast::Spread>(call, gradient).value_or(Reason::Shape);
+  if (conv_dtype(call.in[0]) != Float32) return Reason::DType;
+  if (!can_spread(call, call.in[1], {&call.in[0], &call.out[0]}, gradient)) return Reason::Shape;
+  return taken_by_last<ByLast::Spread>(call, gradient).value_or(Reason::Slower);
 }
 
 bool is_strided(const Call& call) {
@@ -198,17 +201,18 @@ Reason takes_planes(const Call& call, bool gradient, bool strided) {
   if (is_depthwise(call, weight)) {
     const int64_t columns = gradient ? to.size(3) / a.stride[1] : to.size(3);
     const Pass pass = gradient ? Pass::Images : Pass::Forward;
-    return rows_beat_channels(call, weight, rows, columns, pass) ? Reason::Ok : Reason::Shape;
+    if (!rows) return Reason::Layout;
+    return if_least(rows_beat_channels(call, weight, columns, pass));
   }
-  if (!rows) return Reason::Layout;
+  if (!rows) return Reason::Slower;
   const int64_t each = to.size(1) / a.groups, summed = from.size(1) / a.groups;
   const auto places = [](const Operand& t) { return t.size(2) * t.size(3); };
-  if (std::min(places(from), places(to)) < few_places) return Reason::Small;
+  if (std::min(places(from), places(to)) < few_places) return Reason::Slower;
   const bool few = each <= 8 || (each <= 12 && summed <= 16);
   // A product for each group and image is begun anew, which few channels do not pay for.
   const bool products = a.groups > 1 && summed <= 16 && !is_strided(call);
   const ConvCost cost(a, gradient ? to : from, weight, gradient ? from : to);
-  return few || products || strided || cost.point_by_planes(gradient) ? Reason::Ok : Reason::Shape;
+  return if_least(few || products || strided || cost.point_by_planes(gradient));
 }
 Reason takes_planes(const Call& call) { return takes_planes(call, false, false); }
 Reason input_grad_takes_planes(const Call& call) {
@@ -234,16 +238,17 @@ ByFilters by_filters(const Call& call) {
 
 Reason weight_grad_takes_spread(const Call& call) {
   if (conv_dtype(call.in[0]) != Float32) return Reason::DType;
-  if (is_depthwise(call, call.out[0])) return Reason::Shape;
-  return by_filters(call) == ByFilters::Spread ? Reason::Ok : Reason::Shape;
+  if (!can_spread(call, call.out[0], {&call.in[0], &call.in[1]}, false)) return Reason::Shape;
+  return if_least(by_filters(call) == ByFilters::Spread);
 }
 Reason weight_grad_takes_planes(const Call& call) {
   const Operand &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
   if (conv_dtype(x) != Float32) return Reason::DType;
   if (is_depthwise(call, dw)) {
-    return rows_beat_channels(call, dw, rows_lie({&x, &dy}), dy.size(3), Pass::Filters) ? Reason::Ok : Reason::Shape;
+    if (!rows_lie({&x, &dy})) return Reason::Layout;
+    return if_least(rows_beat_channels(call, dw, dy.size(3), Pass::Filters));
   }
-  return by_filters(call) == ByFilters::Planes ? Reason::Ok : Reason::Shape;
+  return if_least(by_filters(call) == ByFilters::Planes);
 }
 // Images in another order, of contiguous rows, are turned round on the way.
 Reason weight_grad_takes_direct(const Call& call) {
@@ -251,7 +256,7 @@ Reason weight_grad_takes_direct(const Call& call) {
   for (const Operand* t : {&call.in[0], &call.in[1]})
     if (t->dtype() != Float32 || (t->strides()[3] != 1 && t->strides()[1] != 1)) return Reason::Layout;
   if (is_depthwise(call, call.out[0])) return Reason::Shape;
-  return by_filters(call) == ByFilters::Direct ? Reason::Ok : Reason::Shape;
+  return if_least(by_filters(call) == ByFilters::Direct);
 }
 
 // ---- products of pixels with all taps
@@ -268,8 +273,7 @@ Reason scatter_pays(const Call& call, bool gradient) {
   const ConvCost cost(call.attrs.as<ConvAttrs>(), gradient ? to : from, weight, gradient ? from : to);
   const double direct = cost.direct(gradient) / (takes_tiles(call, 0) == Reason::Ok ? 2 : 1);
   const bool last = lie_last({&from, &to}) == Reason::Ok;
-  return cost.scatter(gradient) < (last ? direct : std::min(direct, 1.7 * cost.full_vectors())) ? Reason::Ok
-                                                                                                : Reason::Shape;
+  return if_least(cost.scatter(gradient) < (last ? direct : std::min(direct, 1.7 * cost.full_vectors())));
 }
 Reason takes_scatter(const Call& call) {
   if (is_strided(call)) return Reason::Window;
@@ -279,33 +283,31 @@ Reason input_grad_takes_scatter(const Call& call) { return scatter_pays(call, tr
 
 // ---- copied into channels last
 
-Reason takes_copies(const Call& call, bool worth) {
-  if (conv_dtype(call.in[0]) != Float32) return Reason::DType;
-  return worth ? Reason::Ok : Reason::Shape;
-}
 template <size_t weight>
 Reason takes_copied_depthwise(const Call& call) {
-  const Operand& w = weight < call.in.size() ? call.in[weight] : call.out[0];
-  return takes_copies(call, w.size(1) == 1 && w.size(0) == call.attrs.as<ConvAttrs>().groups);
+  if (conv_dtype(call.in[0]) != Float32) return Reason::DType;
+  return is_depthwise(call, weight < call.in.size() ? call.in[weight] : call.out[0]) ? Reason::Ok : Reason::Shape;
 }
 
 Reason takes_copied_direct(const Call& call) {
+  if (conv_dtype(call.in[0]) != Float32) return Reason::DType;
   if (const auto reason = taken_by_rows<ByRows::Copies>(call, false)) return *reason;
   const Operand &weight = call.in[1], &y = call.out[0];
   const auto& a = call.attrs.as<ConvAttrs>();
   const bool many = a.groups > 1 || weight.size(0) > 4 || y.size(2) * y.size(3) < few_places;
   // Implicit matrices gather elements a stride apart.
   const bool slow = a.stride[1] > 1 || (has_taps(weight) && y.size(3) < short_row);
-  return takes_copies(call, slow && many);
+  return if_least(slow && many);
 }
 // Each residue of a stride is a product of its own, of still shorter rows.
 Reason input_grad_takes_copied_direct(const Call& call) {
+  if (conv_dtype(call.in[0]) != Float32) return Reason::DType;
   if (const auto reason = taken_by_rows<ByRows::Copies>(call, true)) return *reason;
   const Operand &weight = call.in[1], &dx = call.out[0];
   const auto& a = call.attrs.as<ConvAttrs>();
   const bool strided = a.stride[0] * a.stride[1] > 1;
   const bool many = strided || weight.size(0) / a.groups >= 12;
-  return takes_copies(call, dx.size(3) < short_row * a.stride[1] && (has_taps(weight) || strided) && many);
+  return if_least(dx.size(3) < short_row * a.stride[1] && (has_taps(weight) || strided) && many);
 }
 
 // Filters of one element each are a product's weight.

@@ -27,7 +27,7 @@ class PicksTest : public testing::Test {
   void SetUp() override { use_picks(book); }
   void TearDown() override { use_picks(nullptr); }
 
-  // On which two of the CPU's kernels work: fewer tiles would be worth copies.
+  // Of the CPU's kernels two are supported, and three could run.
   Tensor convolve() const { return conv2d(x, weight, {}, {.padding = {1, 1}}); }
   std::string explained() const {
     const Tensor outs[] = {empty({2, 48, 56, 54})};
@@ -51,12 +51,16 @@ TEST_F(PicksTest, EachKindOfCallIsMeasuredOnce) {
   ASSERT_EQ(book->kept.size(), 1u);
   const auto& [text, pick] = *book->kept.begin();
   EXPECT_EQ(text, call);
-  ASSERT_EQ(pick.microseconds.size(), 2u);
-  EXPECT_EQ(pick.microseconds[0].first, "winograd");
-  EXPECT_EQ(pick.microseconds[1].first, "implicit_gemm");
-  const double first = pick.microseconds[0].second, second = pick.microseconds[1].second;
-  EXPECT_GT(std::min(first, second), 0);
-  EXPECT_EQ(pick.kernel, second < 0.97 * first ? "implicit_gemm" : "winograd");
+  const std::vector<std::string> kernels{"winograd", "implicit_gemm", "scatter", "planes", "copied_direct"};
+  ASSERT_EQ(pick.microseconds.size(), kernels.size());
+  std::pair<double, std::string> best{1e9, ""};
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    const auto& [name, time] = pick.microseconds[i];
+    EXPECT_EQ(name, kernels[i]);
+    EXPECT_GT(time, 0);
+    if (time <= 0.97 * best.first) best = {time, name};
+  }
+  EXPECT_EQ(pick.kernel, best.second);
   x = x.transpose(2, 3);
   convolve();  // another layout
   weight = weight.to(Float64);
@@ -82,7 +86,7 @@ TEST_F(PicksTest, WhatIsKnownIsUsedAndExplained) {
   EXPECT_TRUE(
       text.ends_with("   winograd         supported, but not what was picked, 20.0 us\n"
                      "   copied_depthwise does not take these shapes or kinds of inputs\n"
-                     "   copied_direct    does not take these shapes or kinds of inputs\n"
+                     "   copied_direct    takes longer than another one, by estimate\n"
                      "-> implicit_gemm    chosen by measurement, 10.2 us\n"
                      "measured 2026-11-21T14:00:00Z\n"))
       << text;
