@@ -1,7 +1,7 @@
 // Depthwise convolutions of fewer channels than a vector has lanes: vectors run along whole rows, over pixels and their
 // channels, as filters repeat after as many vectors as have a whole number of pixels. Results of several rows share
-// what is loaded of them. Rows are copied, with their padding, where windows reach into it; and apart by the residues
-// of a stride.
+// what is loaded of them. Of rows whose windows reach into padding the ends are copied, with it; whole rows where they
+// are not dense, and apart by the residues of a stride.
 #pragma once
 
 #include "conv_depthwise.h"
@@ -18,14 +18,30 @@ void copy_pixels(const T* from, i64 step, i64 count, i64 channels, T* to) {
   for (i64 j = 0; j < count; ++j, from += step, to += channels) store(to, load<V>(from, some));
 }
 
+/// Where vectors of results of some rows see what they do: how far apart rows lie, and where each step's taps.
+template <class T>
+struct NarrowSource {
+  const T* from;
+  i64 row_step;
+  const i64* offsets;
+};
+
 /// Rows of images as vectors run along them.
 template <class T>
 class NarrowRows {
  public:
   NarrowRows(const StridedView<const T, 4>& x, const Sweep& h, const Sweep& w) : x_(x), h_(h), w_(w) {
-    copies_ = x.stride(2) != channels() || !w_.plain();
+    constexpr i64 lanes = NativeVec<T>::lanes;
+    const i64 row = w.outputs * channels();
     phase_ = w_.extent(w.outputs) * channels();
-    pitch_ = copies_ ? max<i64>(0, w_.count) * phase_ : x.stride(1);
+    pitch_ = max<i64>(0, w_.count) * phase_;
+    if (x.stride(2) == channels() && w.stride == 1 && w.taps > 0) {
+      const i64 begin = max<i64>(0, ceil_div(w.before * channels(), lanes) * lanes);
+      const i64 end = (w.length + w.before - (w.taps - 1) * w.dilation) * channels();  // of results that see what exists
+      in_place_ = {begin, end >= row ? row : max(begin, end / lanes * lanes)};
+      if (2 * in_place_.size() < row) in_place_ = {0, 0};
+    }
+    copies_ = in_place_.size() < row || w.taps == 0;
     constexpr i64 few = 128 * 1024 / static_cast<i64>(sizeof(T));  // elements of a block, for the second-level cache
     block_rows_ = min(max<i64>(1, h.outputs), max(max<i64>(4, h.taps), few / max<i64>(1, pitch_ * h.stride)));
   }
@@ -33,33 +49,46 @@ class NarrowRows {
   i64 channels() const { return x_.length(3); }
   i64 steps() const { return h_.taps * w_.sweep.taps; }
   i64 block_rows() const { return block_rows_; }
+  /// Elements of a row of outputs, whole vectors, whose taps lie in the image; those of the others are copied.
+  const cpu::Span& in_place() const { return in_place_; }
+  i64 offsets_size() const { return 2 * steps(); }
   i64 copied_size() const { return copies_ ? h_.extent(block_rows_) * pitch_ + NativeVec<T>::lanes : 0; }
 
-  /// How far from a place each step's lies.
+  /// How far from a place each step's lies: in copies, and in images.
   void find_offsets(i64* to) const {
     for (i64 i = 0; i < steps(); ++i) {
       const i64 r = i / w_.sweep.taps, s = i % w_.sweep.taps;
       to[i] = r * h_.dilation * pitch_ + s % w_.count * phase_ + w_.place(s) * channels();
+      to[steps() + i] = r * h_.dilation * x_.stride(1) + s * w_.sweep.dilation * channels();
     }
   }
-  /// Makes the inputs of some rows of outputs ready, in memory of copied_size elements; returns where origin() counts
-  /// from.
-  const T* block(i64 image, const cpu::Span& outputs, T* copy) const {
+  /// Copies what some rows of outputs see that is not read in place, to memory of copied_size elements.
+  void copy(i64 image, const cpu::Span& outputs, T* to) const {
+    if (!copies_) return;
     const T* const from = x_.data + image * x_.stride(0);
-    if (!copies_) return from + w_.sweep.first_input(0) * x_.stride(2);
     const cpu::Span seen = inputs(outputs);
-    for (i64 i = seen.begin; i < seen.end; ++i) {
-      for (i64 s = 0; s < w_.count; ++s)
-        copy_row(from + i * x_.stride(1), s, copy + (i - seen.begin) * pitch_ + s * phase_);
+    const i64 pixels = w_.extent(w_.sweep.outputs), more = w_.extent(1) - 1;  // beyond a result's own
+    for (i64 i = seen.begin; i < seen.end; ++i, to += pitch_) {
+      const T* const row = from + i * x_.stride(1);
+      if (in_place_.size() == 0) {
+        for (i64 s = 0; s < w_.count; ++s) copy_row(row, s, {0, pixels}, to + s * phase_);
+        continue;
+      }
+      const i64 left = ceil_div(in_place_.begin, channels());
+      if (left > 0) copy_row(row, 0, {0, min(pixels, left + more)}, to);
+      if (in_place_.end < w_.sweep.outputs * channels()) copy_row(row, 0, {in_place_.end / channels(), pixels}, to);
     }
-    return copy;
   }
-  /// From one output to the next.
-  i64 row_step() const { return h_.stride * pitch_; }
-  /// Where a tap of an output's row begins.
-  i64 origin(const cpu::Span& outputs, i64 output, i64 tap) const {
+  /// The row of a tap that an output sees, among the inputs of outputs that were copied.
+  NarrowSource<T> copied(const T* copy, const i64* offsets, const cpu::Span& outputs, i64 output, i64 tap) const {
+    const i64 row = h_.first_input(output) + tap * h_.dilation - inputs(outputs).begin;
+    return {copy + row * pitch_, h_.stride * pitch_, offsets};
+  }
+  /// The same in an image.
+  NarrowSource<T> placed(i64 image, const i64* offsets, i64 output, i64 tap) const {
     const i64 row = h_.first_input(output) + tap * h_.dilation;
-    return (copies_ ? row - inputs(outputs).begin : row) * pitch_;
+    return {x_.data + image * x_.stride(0) + row * x_.stride(1) - w_.sweep.before * channels(),
+            h_.stride * x_.stride(1), offsets + steps()};
   }
 
  private:
@@ -67,25 +96,28 @@ class NarrowRows {
     const i64 first = h_.first_input(outputs.begin), begin = max<i64>(0, first);
     return {begin, max(begin, min(h_.length, first + h_.extent(outputs.size())))};
   }
-  void copy_row(const T* from, i64 phase, T* to) const {
-    const i64 step = w_.sweep.stride, first = w_.first(phase, 0), pixels = w_.extent(w_.sweep.outputs);
-    const i64 begin = min(pixels, first < 0 ? ceil_div(-first, step) : 0);
-    const i64 end = max(begin, min(pixels, first < w_.sweep.length ? ceil_div(w_.sweep.length - first, step) : 0));
+  /// Some pixels of a phase of a row.
+  void copy_row(const T* from, i64 phase, const cpu::Span& pixels, T* to) const {
+    const i64 step = w_.sweep.stride, first = w_.first(phase, 0), last = w_.sweep.length - first;
+    const auto among = [&](i64 pixel) { return min(pixels.end, max(pixels.begin, pixel)); };
+    const i64 begin = among(first < 0 ? ceil_div(-first, step) : 0);
+    const i64 end = max(begin, among(last > 0 ? ceil_div(last, step) : 0));
     const i64 c = channels();
     const auto zero = [&](i64 from, i64 to_end) { zero_run(to + from * c, (to_end - from) * c); };
-    zero(0, begin);
+    zero(pixels.begin, begin);
     from += (first + begin * step) * x_.stride(2);
     if (step == 1 && x_.stride(2) == c) {
       copy_run(from, (end - begin) * c, to + begin * c);
     } else {
       copy_pixels(from, step * x_.stride(2), end - begin, c, to + begin * c);
     }
-    zero(end, pixels);
+    zero(end, pixels.end);
   }
 
   StridedView<const T, 4> x_;
   Sweep h_;
   Phases w_;
+  cpu::Span in_place_{0, 0};
   bool copies_;
   i64 phase_, pitch_, block_rows_;
 };
@@ -123,7 +155,7 @@ struct NarrowMemory {
   T *copy, *outputs;
 
   NarrowMemory(const ExecutorRef& executor, int thread, const NarrowRows<T>& rows, i64 row_size) {
-    const i64 offsets_size = rows.steps() * static_cast<i64>(sizeof(i64) / sizeof(T));
+    const i64 offsets_size = rows.offsets_size() * static_cast<i64>(sizeof(i64) / sizeof(T));
     const i64 outputs_size = rows.block_rows() * row_size + NativeVec<T>::lanes;
     Memory memory(executor.scratch(
         thread, Memory::bytes(offsets_size) + Memory::bytes(rows.copied_size()) + Memory::bytes(outputs_size)));
@@ -161,19 +193,21 @@ void conv2d_depthwise_narrow(const ExecutorRef& executor, const StridedView<cons
   executor.parallel(parts, [&](i64 index, int thread) {
     const detail::NarrowMemory<T> memory(executor, thread, plan, dense ? 0 : row_size);
     const auto each = [&](i64 image, const cpu::Span& outputs) {
-      const T* const block = plan.block(image, outputs, memory.copy);
+      plan.copy(image, outputs, memory.copy);
       const auto place = [&](i64 i) { return y.data + image * y.stride(0) + i * y.stride(1); };
       const i64 to_step = dense ? y.stride(1) : row_size;
       detail::each_alike(h, outputs, [&](const cpu::Span& alike, const cpu::Span& taps) {
-        const T* const from = block + plan.origin(outputs, alike.begin, taps.begin);
+        const auto placed = plan.placed(image, memory.offsets, alike.begin, taps.begin);
+        const auto copied = plan.copied(memory.copy, memory.offsets, outputs, alike.begin, taps.begin);
         const i64 steps = taps.size() * w.taps, first_step = taps.begin * w.taps;
         T* const to = dense ? place(alike.begin) : memory.outputs + (alike.begin - outputs.begin) * row_size;
         detail::each_vector(row_size, blocks, [&](i64 lanes, i64 at, int count) {
           const T* const f = filters + (lanes * plan.steps() + first_step) * V::lanes;
+          const detail::NarrowSource<T>& x = plan.in_place().contains(at) ? placed : copied;
           for (i64 i = 0; i < alike.size(); i += most) {
             const auto kernel = cpu::pick_lanes<V>(static_cast<int>(min(most, alike.size() - i)));
-            kernel(steps, from + i * plan.row_step() + at, plan.row_step(), memory.offsets, f, to + i * to_step + at,
-                   to_step, count);
+            kernel(steps, x.from + i * x.row_step + at, x.row_step, x.offsets, f, to + i * to_step + at, to_step,
+                   count);
           }
         });
       });
@@ -205,24 +239,26 @@ void depthwise_filters_narrow(const ExecutorRef& executor, const StridedView<con
     for (i64 i = 0; i < size; ++i) sums[i] = T(0);
     const detail::NarrowMemory<T> own(executor, thread, plan, dense ? 0 : row_size);
     const auto each = [&](i64 image, const cpu::Span& outputs) {
-      const T* const block = plan.block(image, outputs, own.copy);
+      plan.copy(image, outputs, own.copy);
       const T* const of_image = dy.data + image * dy.stride(0);
       for (i64 i = outputs.begin; i < outputs.end && !dense; ++i) {
         detail::copy_pixels(of_image + i * dy.stride(1), dy.stride(2), w.outputs, blocks.channels,
                             own.outputs + (i - outputs.begin) * row_size);
       }
       detail::each_alike(h, outputs, [&](const cpu::Span& alike, const cpu::Span& taps) {
-        const T* const from = block + plan.origin(outputs, alike.begin, taps.begin);
+        const auto placed = plan.placed(image, own.offsets, alike.begin, taps.begin);
+        const auto copied = plan.copied(own.copy, own.offsets, outputs, alike.begin, taps.begin);
         const T* const of_dy =
             dense ? of_image + alike.begin * dy.stride(1) : own.outputs + (alike.begin - outputs.begin) * row_size;
         const i64 steps = taps.size() * w.taps, first_step = taps.begin * w.taps;
         detail::each_vector(row_size, blocks, [&](i64 lanes, i64 at, int count) {
+          const detail::NarrowSource<T>& x = plan.in_place().contains(at) ? placed : copied;
           T* const to = sums + (lanes * plan.steps() + first_step) * V::lanes;
           for (i64 k = 0; k < steps; k += most) {
             const auto kernel =
                 cpu::detail::sums_of<V, 1>(static_cast<int>(min(most, steps - k)), make_seq<static_cast<int>(most)>{});
-            kernel({alike.size(), count, dense ? dy.stride(1) : row_size, plan.row_step()}, of_dy + at, 0, from + at,
-                   own.offsets + k, to + k * V::lanes, 0);
+            kernel({alike.size(), count, dense ? dy.stride(1) : row_size, x.row_step}, of_dy + at, 0, x.from + at,
+                   x.offsets + k, to + k * V::lanes, 0);
           }
         });
       });

@@ -15,6 +15,7 @@ struct Extent {
 struct Span {
   i64 begin, end;
   TESSERA_HD i64 size() const { return end - begin; }
+  TESSERA_HD bool contains(i64 index) const { return begin <= index && index < end; }
 };
 
 /// The index-th of `parts` spans of [0, length), in whole units, as equal as can be.
