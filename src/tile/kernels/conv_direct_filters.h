@@ -46,7 +46,8 @@ class FiltersPlan {
               (whole_rows_ && w.taps > 1 && pixel != channels);
     const auto pitch = [&] { return copies_ ? channels + (odd ? V::lanes : 0) : pixel; };
     pitch_ = pitch();
-    unfolds_ = w.dilation > 1 && w.taps > 1 && !odd && unfolding_pays();
+    const bool apart = copies_ && !turns_ && w.taps > 0 && w.taps < w.stride;  // windows leave pixels out
+    unfolds_ = apart || (w.dilation > 1 && w.taps > 1 && !odd && unfolding_pays());
     if (unfolds_) {
       w_ = {w.outputs, w.outputs, 1, 1, 1, 0};
       whole_rows_ = copies_ = true;
@@ -98,6 +99,11 @@ class FiltersPlan {
     const i64 row = taps_follow ? vectors(window_w_.taps * channels_) : window_w_.taps * vectors(channels_);
     return 16 + 8 * window_h_.taps * row;
   }
+  /// What copies of the pixels of an output take.
+  i64 copying() const {
+    const i64 rows = window_h_.taps == 1 ? 1 : window_h_.stride, pixels = unfolds_ ? window_w_.taps : window_w_.stride;
+    return copies_ ? 2 * rows * pixels * vectors(channels_) : 0;
+  }
   /// A step of a product, in multiplications of vectors: panels of few sums wait for these or for loads.
   static i64 products(i64 rows, i64 columns) {
     const i64 panels = ceil_div(rows, i64{cpu::block_rows}), of_panel = ceil_div(rows, panels);
@@ -109,7 +115,7 @@ class FiltersPlan {
   /// filters; rows of taps as they lie, or a matrix of windows.
   void choose(bool may_swap, bool taps_follow) {
     const i64 gathered = gathering(taps_follow);
-    i64 least = stretches_ * products(filters_, length_) + filters_;
+    i64 least = stretches_ * products(filters_, length_) + filters_ + (turns_ ? 0 : copying());
     const auto take = [&](i64 cost, bool swaps, bool gathers) {
       if (cost < least) least = cost, swaps_ = swaps, gathers_ = gathers;
     };
@@ -150,7 +156,8 @@ class FiltersTask : FiltersPlan<T> {
 
   i64 scratch_bytes() const {
     using W = cpu::Workspace<T>;
-    return W::bytes(copied_size()) + W::bytes(packed_size()) + W::bytes(pairs_size()) + W::bytes(turned_size());
+    return W::bytes(copied_size()) + W::bytes(packed_size()) + W::bytes(pairs_size()) + W::bytes(turned_size()) +
+           W::bytes(found_size());
   }
 
   i64 blocks() const { return ceil_div(rows_.size(), block_rows_); }
@@ -162,12 +169,13 @@ class FiltersTask : FiltersPlan<T> {
     packed_ = memory.take(packed_size());
     pairs_ = reinterpret_cast<Pair*>(memory.take(pairs_size()));
     turned_ = memory.take(turned_size());
+    found_ = reinterpret_cast<i64*>(memory.take(found_size()));
     const i64 row = rows_.begin + index * block_rows_;
     const cpu::Span block{row, min(rows_.end, row + block_rows_)};
     if (copies_) copy(block);
     if (this->swaps_) return multiply_swapped(block, to);
     if (this->packs_) pack(block);
-    for (i64 s = 0; s < stretches_; ++s) multiply(block, s, to);
+    for (i64 s = 0; s < stretches_; s += together()) multiply(block, {s, min(stretches_, s + together())}, to);
   }
 
  private:
@@ -179,8 +187,14 @@ class FiltersTask : FiltersPlan<T> {
   }
   i64 packed_size() const { return block_rows_ * w_.outputs * filters_in() + max<i64>(nr, cpu::pack_slack<T>); }
   i64 turned_size() const { return unfolds_ && turns_ ? window_w_.length * channels_ : 0; }
+  i64 found_size() const { return stretches_ * static_cast<i64>(sizeof(i64) / sizeof(T)); }
   i64 filters_in() const { return panel(panels_.end - 1).end - panel(panels_.begin).begin; }
-  i64 pairs_size() const { return h_.taps * block_rows_ * static_cast<i64>(sizeof(Pair) / sizeof(T)); }
+  i64 pairs_size() const { return together() * block_rows_ * static_cast<i64>(sizeof(Pair) / sizeof(T)); }
+  /// Stretches of taps that see the same columns one after the other, which stay in the first-level cache.
+  i64 together() const {
+    constexpr i64 few = 32 * 1024 / static_cast<i64>(sizeof(T));
+    return (block_rows_ + h_.taps) * w_.outputs * nr <= few ? max<i64>(1, stretches_) : 1;
+  }
   cpu::Span panel(i64 index) const { return cpu::part(filters_, this->panels(), index); }
 
   /// The gradient of the output, a panel of filters after the other.
@@ -282,7 +296,7 @@ class FiltersTask : FiltersPlan<T> {
   }
 
   /// Those `rows` of a block that a stretch of taps sees, and where that begins in copies or the images.
-  i64 find_pairs(const cpu::Span& block, const cpu::Span& rows, i64 stretch) const {
+  i64 find_pairs(const cpu::Span& block, const cpu::Span& rows, i64 stretch, Pair* to) const {
     const i64 per_row = this->whole_rows_ ? 1 : w_.taps, tap = stretch / per_row;
     const i64 within = stretch % per_row * w_.dilation * pitch_;
     i64 found = 0, held = 0;
@@ -295,7 +309,7 @@ class FiltersTask : FiltersPlan<T> {
         if (!asked || at < 0 || at >= h_.length) continue;
         const i64 place = copies_ ? (held + at - h_.first_input(first)) * row_pitch_
                                   : image * x_.stride(0) + at * row_pitch_ - w_.before * pitch_;
-        pairs_[found++] = {row + i, place + within};
+        to[found++] = {row + i, place + within};
       }
       held += h_.extent(count);
       row += count;
@@ -319,19 +333,27 @@ class FiltersTask : FiltersPlan<T> {
     return vectors == 1 ? cpu::pick_row_pairs<V, 1>(count) : cpu::pick_row_pairs<V, 2>(count);
   }
 
-  /// The gradient of the output, transposed, by a stretch of pixels.
-  void multiply(const cpu::Span& block, i64 stretch, T* to) {
+  /// The gradient of the output, transposed, by some stretches of pixels.
+  void multiply(const cpu::Span& block, const cpu::Span& stretches, T* to) {
     const bool packs = this->packs_, add = block.begin > rows_.begin;
-    const i64 found = find_pairs(block, block, stretch), depth = this->depth();
-    const i64 first = panel(panels_.begin).begin, pixels = block.size() * w_.outputs;
-    for (i64 i = 0; i < found; ++i) pairs_[i].a = packs ? pairs_[i].a - block.begin : place_of_row(pairs_[i].a);
+    const i64 first = panel(panels_.begin).begin, pixels = block.size() * w_.outputs, depth = this->depth();
+    Pair* end = pairs_;
+    for (i64 s = stretches.begin; s < stretches.end; ++s) {
+      Pair* const begin = end;
+      end += find_pairs(block, block, s, begin);
+      for (Pair* pair = begin; pair < end; ++pair) pair->a = packs ? pair->a - block.begin : place_of_row(pair->a);
+      found_[s] = end - begin;
+    }
     each_panel(length_, [&](i64 j, int vectors, int last) {
-      for (i64 p = panels_.begin; p < panels_.end; ++p) {
-        const cpu::Span k = panel(p);
-        const i64 count = k.size(), step = packs ? count : dy_.stride(2);
-        const T* const a = packs ? packed_ + (k.begin - first) * pixels : dy_.data + k.begin;
-        kernel(vectors, count)({found, w_.outputs, step, packs ? w_.outputs * count : 1, pairs_}, a, images() + j,
-                               w_.stride * pitch_, to + k.begin * depth + stretch * length_ + j, depth, last, add);
+      const Pair* pairs = pairs_;
+      for (i64 s = stretches.begin; s < stretches.end; pairs += found_[s++]) {
+        for (i64 p = panels_.begin; p < panels_.end; ++p) {
+          const cpu::Span k = panel(p);
+          const i64 count = k.size(), step = packs ? count : dy_.stride(2);
+          const T* const a = packs ? packed_ + (k.begin - first) * pixels : dy_.data + k.begin;
+          kernel(vectors, count)({found_[s], w_.outputs, step, packs ? w_.outputs * count : 1, pairs}, a, images() + j,
+                                 w_.stride * pitch_, to + k.begin * depth + s * length_ + j, depth, last, add);
+        }
       }
     });
   }
@@ -362,7 +384,7 @@ class FiltersTask : FiltersPlan<T> {
                      const Place& place) const {
     const i64 panels = ceil_div(length_, i64{cpu::block_rows});
     for (i64 s = 0; s < stretches_; ++s, to += length_ * filters_) {
-      const i64 found = find_pairs(block, rows, s);
+      const i64 found = find_pairs(block, rows, s, pairs_);
       for (i64 i = 0; i < found; ++i) pairs_[i] = {pairs_[i].b, place(pairs_[i].a)};
       each_panel(filters_, [&](i64 j, int vectors, int last) {
         for (i64 p = 0; p < panels; ++p) {
@@ -380,6 +402,7 @@ class FiltersTask : FiltersPlan<T> {
   bool rows_of_taps_;  // whether those of a window lie one after the other
   T *copied_ = nullptr, *packed_ = nullptr, *turned_ = nullptr;
   Pair* pairs_ = nullptr;
+  i64* found_ = nullptr;  // pairs of each stretch
 };
 
 }  // namespace detail
