@@ -42,10 +42,8 @@ class FiltersPlan {
     stretches_ = whole_rows_ ? h.taps : h.taps * w.taps;
     const bool padded = w.before > 0 || w.extent(w.outputs) - w.before > w.length;
     turns_ = channels > 1 && x.stride(3) != 1;
-    copies_ = turns_ || padded || w.stride * pixel % set == 0 || length_ % V::lanes != 0 ||
-              (whole_rows_ && w.taps > 1 && pixel != channels);
-    const auto pitch = [&] { return copies_ ? channels + (odd ? V::lanes : 0) : pixel; };
-    pitch_ = pitch();
+    copies_ = turns_ || padded || w.stride * pixel % set == 0 || (whole_rows_ && w.taps > 1 && pixel != channels);
+    pitch_ = copies_ ? channels + (odd ? V::lanes : 0) : pixel;
     const bool apart = copies_ && !turns_ && w.taps > 0 && w.taps < w.stride;  // windows leave pixels out
     unfolds_ = apart || (w.dilation > 1 && w.taps > 1 && !odd && unfolding_pays());
     if (unfolds_) {
@@ -56,10 +54,6 @@ class FiltersPlan {
     const bool few = filters * depth_ <= few_elements;
     choose(few && !turns_ && dy.stride(3) == 1, taps_follow(x));
     packs_ = !swaps_ && (panels() > 1 || dy.stride(3) != 1);
-    if (swaps_ && !unfolds_) {  // single elements are read, not whole vectors of pixels
-      copies_ = padded || w.stride * pixel % set == 0 || (whole_rows_ && pixel != channels && w.taps > 1);
-      pitch_ = pitch();
-    }
     if (gathers_) {
       h_ = {h.outputs, h.outputs, 1, 1, 1, 0}, w_ = {w.outputs, w.outputs, 1, 1, 1, 0};
       whole_rows_ = copies_ = true, unfolds_ = false;
@@ -185,7 +179,9 @@ class FiltersTask : FiltersPlan<T> {
     const i64 images = min((block_rows_ - 1) / h_.outputs + 2, this->images_);
     return (block_rows_ * h_.stride + images * h_.extent(1)) * row_pitch_ + nr;
   }
-  i64 packed_size() const { return block_rows_ * w_.outputs * filters_in() + max<i64>(nr, cpu::pack_slack<T>); }
+  i64 packed_size() const {
+    return this->packs_ ? block_rows_ * w_.outputs * filters_in() + max<i64>(nr, cpu::pack_slack<T>) : 0;
+  }
   i64 turned_size() const { return unfolds_ && turns_ ? window_w_.length * channels_ : 0; }
   i64 found_size() const { return stretches_ * static_cast<i64>(sizeof(i64) / sizeof(T)); }
   i64 filters_in() const { return panel(panels_.end - 1).end - panel(panels_.begin).begin; }
@@ -295,8 +291,8 @@ class FiltersTask : FiltersPlan<T> {
     zero(count - left - inside);
   }
 
-  /// Those `rows` of a block that a stretch of taps sees, and where that begins in copies or the images.
-  i64 find_pairs(const cpu::Span& block, const cpu::Span& rows, i64 stretch, Pair* to) const {
+  /// Rows of a block that a stretch of taps sees, and where that begins in copies or the images.
+  i64 find_pairs(const cpu::Span& block, i64 stretch, Pair* to) const {
     const i64 per_row = this->whole_rows_ ? 1 : w_.taps, tap = stretch / per_row;
     const i64 within = stretch % per_row * w_.dilation * pitch_;
     i64 found = 0, held = 0;
@@ -305,8 +301,7 @@ class FiltersTask : FiltersPlan<T> {
       const i64 count = min(h_.outputs - first, block.end - row);
       for (i64 i = 0; i < count; ++i) {
         const i64 at = h_.first_input(first + i) + tap * h_.dilation;
-        const bool asked = row + i >= rows.begin && row + i < rows.end;
-        if (!asked || at < 0 || at >= h_.length) continue;
+        if (at < 0 || at >= h_.length) continue;
         const i64 place = copies_ ? (held + at - h_.first_input(first)) * row_pitch_
                                   : image * x_.stride(0) + at * row_pitch_ - w_.before * pitch_;
         to[found++] = {row + i, place + within};
@@ -340,7 +335,7 @@ class FiltersTask : FiltersPlan<T> {
     Pair* end = pairs_;
     for (i64 s = stretches.begin; s < stretches.end; ++s) {
       Pair* const begin = end;
-      end += find_pairs(block, block, s, begin);
+      end += find_pairs(block, s, begin);
       for (Pair* pair = begin; pair < end; ++pair) pair->a = packs ? pair->a - block.begin : place_of_row(pair->a);
       found_[s] = end - begin;
     }
@@ -358,39 +353,18 @@ class FiltersTask : FiltersPlan<T> {
     });
   }
 
-  /// Pixels, transposed, by the gradient of the output: by copies of those rows whose last vectors would reach beyond
-  /// its memory.
-  void multiply_swapped(const cpu::Span& block, T* to) {
-    const i64 row = (w_.outputs - 1) * dy_.stride(2),
-              end = place_of_row(this->images_ * h_.outputs - 1) + row + filters_;
-    const bool ordered = dy_.stride(0) >= (h_.outputs - 1) * dy_.stride(1);
-    i64 safe = ordered ? block.end : block.begin;
-    while (safe > block.begin && place_of_row(safe - 1) + row + round_up(filters_, i64{V::lanes}) > end) --safe;
-    const bool add = block.begin > rows_.begin;
-    if (safe > block.begin)
-      multiply_rows(block, {block.begin, safe}, dy_.data, dy_.stride(2), to, add,
-                    [&](i64 i) { return place_of_row(i); });
-    if (safe == block.end) return;
-    T* line = packed_;
-    for (i64 i = safe; i < block.end; ++i) {
-      const T* from = dy_.data + place_of_row(i);
-      for (i64 j = 0; j < w_.outputs; ++j, from += dy_.stride(2), line += filters_) copy_run(from, filters_, line);
-    }
-    multiply_rows(block, {safe, block.end}, packed_, filters_, to, add || safe > block.begin,
-                  [&](i64 i) { return (i - safe) * w_.outputs * filters_; });
-  }
-  template <class Place>
-  void multiply_rows(const cpu::Span& block, const cpu::Span& rows, const T* dy, i64 step, T* to, bool add,
-                     const Place& place) const {
+  /// Pixels, transposed, by the gradient of the output.
+  void multiply_swapped(const cpu::Span& block, T* to) const {
     const i64 panels = ceil_div(length_, i64{cpu::block_rows});
     for (i64 s = 0; s < stretches_; ++s, to += length_ * filters_) {
-      const i64 found = find_pairs(block, rows, s, pairs_);
-      for (i64 i = 0; i < found; ++i) pairs_[i] = {pairs_[i].b, place(pairs_[i].a)};
+      const i64 found = find_pairs(block, s, pairs_);
+      for (i64 i = 0; i < found; ++i) pairs_[i] = {pairs_[i].b, place_of_row(pairs_[i].a)};
       each_panel(filters_, [&](i64 j, int vectors, int last) {
         for (i64 p = 0; p < panels; ++p) {
           const cpu::Span k = cpu::part(length_, panels, p);
-          kernel(vectors, k.size())({found, w_.outputs, w_.stride * pitch_, 1, pairs_}, images() + k.begin, dy + j,
-                                    step, to + k.begin * filters_ + j, filters_, last, add);
+          kernel(vectors, k.size())({found, w_.outputs, w_.stride * pitch_, 1, pairs_}, images() + k.begin,
+                                    dy_.data + j, dy_.stride(2), to + k.begin * filters_ + j, filters_, last,
+                                    block.begin > rows_.begin);
         }
       });
     }

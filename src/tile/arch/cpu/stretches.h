@@ -154,8 +154,8 @@ struct RowPairs {
   const Pair* pairs;
 };
 
-/// c[i * ldc + j] = (or +=) sum over steps k of a[k * a_step + i] * b[k * b_step + j]: whole vectors of B are read, of
-/// whose last one `last` columns are written.
+/// c[i * ldc + j] = (or +=) sum over steps k of a[k * a_step + i] * b[k * b_step + j], for columns j of vectors of which
+/// the last one has `last`.
 template <class T>
 using RowPairsKernel = void (*)(const RowPairs& k, const T* a, const T* b, i64 b_step, T* c, i64 ldc, int last,
                                 bool add);
@@ -174,27 +174,34 @@ __attribute__((noinline, aligned(64))) void row_pairs_kernel(const RowPairs& k, 
     __builtin_prefetch(c + i * ldc, 1);
     __builtin_prefetch(c + i * ldc + (Vectors - 1) * lanes + last - 1, 1);
   }
-  for (i64 s = 0; s < k.count; ++s) {
-    const T *left = a + k.pairs[s].a * k.a_row, *right = b + k.pairs[s].b;
-    const auto step = [&](auto) __attribute__((always_inline)) {
-      V row[Vectors];
-      TESSERA_UNROLL
-      for (int j = 0; j < Vectors; ++j) {
-        row[j] = load<V>(right + j * lanes);
-        detail::keep(row[j]);
-      }
-      TESSERA_UNROLL
-      for (int i = 0; i < R; ++i) {
-        const V one(left[i]);
+  const auto run = [&](auto get_last) __attribute__((always_inline)) {
+    for (i64 s = 0; s < k.count; ++s) {
+      const T *left = a + k.pairs[s].a * k.a_row, *right = b + k.pairs[s].b;
+      const auto step = [&](auto) __attribute__((always_inline)) {
+        V row[Vectors];
         TESSERA_UNROLL
-        for (int j = 0; j < Vectors; ++j) add_product(sum[i][j], one, row[j]);
-      }
-      left += k.a_step;
-      right += b_step;
-    };
-    i64 rest = k.width;
-    for (; rest >= round; rest -= round) unroll<round>(step);
-    for (; rest > 0; --rest) step(Int<0>{});
+        for (int j = 0; j < Vectors; ++j) {
+          row[j] = j < Vectors - 1 ? load<V>(right + j * lanes) : get_last(right + j * lanes);
+          detail::keep(row[j]);
+        }
+        TESSERA_UNROLL
+        for (int i = 0; i < R; ++i) {
+          const V one(left[i]);
+          TESSERA_UNROLL
+          for (int j = 0; j < Vectors; ++j) add_product(sum[i][j], one, row[j]);
+        }
+        left += k.a_step;
+        right += b_step;
+      };
+      i64 rest = k.width;
+      for (; rest >= round; rest -= round) unroll<round>(step);
+      for (; rest > 0; --rest) step(Int<0>{});
+    }
+  };
+  if (last == lanes) {
+    run([](const T* p) { return load<V>(p); });
+  } else {
+    run([=](const T* p) { return load<V>(p, last); });
   }
   TESSERA_UNROLL
   for (int i = 0; i < R; ++i) {
