@@ -42,8 +42,10 @@ class FiltersPlan {
     stretches_ = whole_rows_ ? h.taps : h.taps * w.taps;
     const bool padded = w.before > 0 || w.extent(w.outputs) - w.before > w.length;
     turns_ = channels > 1 && x.stride(3) != 1;
-    copies_ = turns_ || padded || w.stride * pixel % set == 0 || (whole_rows_ && w.taps > 1 && pixel != channels);
-    pitch_ = copies_ ? channels + (odd ? V::lanes : 0) : pixel;
+    const bool meet = w.stride * pixel % set == 0;  // which the second-level cache can make up for a few times
+    copies_ = turns_ || padded || (meet && panels() > 8) || (whole_rows_ && w.taps > 1 && pixel != channels);
+    const auto pitch = [&] { return copies_ ? channels + (odd ? V::lanes : 0) : pixel; };
+    pitch_ = pitch();
     const bool apart = copies_ && !turns_ && w.taps > 0 && w.taps < w.stride;  // windows leave pixels out
     unfolds_ = apart || (w.dilation > 1 && w.taps > 1 && !odd && unfolding_pays());
     if (unfolds_) {
@@ -53,6 +55,7 @@ class FiltersPlan {
     }
     const bool few = filters * depth_ <= few_elements;
     choose(few && !turns_ && dy.stride(3) == 1, taps_follow(x));
+    if (swaps_ && meet && !copies_) copies_ = true, pitch_ = pitch();
     packs_ = !swaps_ && (panels() > 1 || dy.stride(3) != 1);
     if (gathers_) {
       h_ = {h.outputs, h.outputs, 1, 1, 1, 0}, w_ = {w.outputs, w.outputs, 1, 1, 1, 0};
