@@ -142,15 +142,12 @@ Reason takes_tiles_of_rows(const Call& call) {
 
 // ---- over channels that lie last, of several groups or with few results: by what takes the least time
 
-// Whether all filters can be lanes: those of a vector see channels of at most two. `gradient`: of images.
+// Whether all filters can be lanes. `gradient`: of images, whose channels are.
 bool can_spread(const Call& call, const Operand& weight, std::initializer_list<const Operand*> images, bool gradient) {
   const auto& a = call.attrs.as<ConvAttrs>();
   if (a.groups == 1 || is_depthwise(call, weight) || is_empty(call) || lie_last(images) != Reason::Ok) return false;
   constexpr int64_t lanes = 16;
-  const int64_t channels = weight.size(1), filters = weight.size(0) / a.groups;
-  const int64_t summed = gradient ? filters : channels, each = gradient ? channels : filters;
-  const int64_t groups_met = (each + lanes - 2) / each + 1, seen = (groups_met - 1) * summed + 1;
-  return each * a.groups >= lanes && seen <= 2 * lanes;
+  return (gradient ? weight.size(1) * a.groups : weight.size(0)) >= lanes;
 }
 
 enum class ByLast { None, Spread, Scatter, Planes, Direct };

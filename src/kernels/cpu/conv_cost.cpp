@@ -41,6 +41,11 @@ const Registers& registers() {
   return isa() == Isa::Avx512 ? avx512 : others;
 }
 double vectors_of(double length) { return parts(length, registers().lanes); }
+/// A copy of what the lanes of a vector see: at most two vectors are permuted, elements of more are gathered.
+double spread_copy(double summed, double each) {
+  const double groups_met = std::floor((each + 14) / each) + 1;
+  return (groups_met - 1) * summed + 1 <= 32 ? 4.2 : 11;
+}
 /// As in tile/kernels/conv_direct.h: results whose lanes are what they sum.
 bool by_dots(double each, double summed) { return each <= (isa() == Isa::Avx512 ? 8 : 6) && summed >= 24; }
 
@@ -152,7 +157,7 @@ double ConvCost::spread(bool gradient) const {
   const double pixels = images * (gradient ? size[0] * size[1] : places[0] * places[1]);
   const double rows = gradient ? size[0] * std::min(taps[1], stride[1]) : places[0];
   const double each_product = gradient || slides() ? registers().spread : 2;
-  return blocks * (4.2 * summed * copied + each_product * summed * products + 2.1 * pixels + 150 * images * rows) +
+  return blocks * (spread_copy(summed, gradient ? channels : filters) * summed * copied + each_product * summed * products + 2.1 * pixels + 150 * images * rows) +
          1.5 * elements_w() + 1.2 * beyond_caches(elements_x() + elements_y());
 }
 
@@ -160,7 +165,7 @@ double ConvCost::filters_by_spread() const {
   constexpr double sums = 26;  // that stay in registers along a row
   const double blocks = vectors(groups * filters), taps_of_row = tap_rows_inside / places[0] * channels * taps[1];
   const double products = images * tap_rows_inside * places[1] * taps[1];
-  return blocks * (3.8 * channels * spread_pixels() + (slides() ? 1.1 : 3.5) * channels * products +
+  return blocks * (spread_copy(channels, filters) * channels * spread_pixels() + (slides() ? 1.1 : 3.5) * channels * products +
                    16 * images * tap_rows_inside * channels + 140 * images * places[0] * parts(taps_of_row, sums)) +
          8 * elements_w() + beyond_caches(elements_x() + elements_y());
 }

@@ -70,25 +70,46 @@ void zero_run(T* to, i64 count) {
   if (i < count) cpu::store_part(to + i, zero, static_cast<int>(count - i));
 }
 
-/// A panel of filters (k, r, s, c) whose taps lie one after the other, forwards or backwards: some channels at a time
-/// are transposed as they lie, then steps are put in order.
+/// Where the taps (r, s) of a filter and channel lie: among so many elements, from `begin` on.
+struct TapLine {
+  i64 begin, length;
+  template <class T>
+  explicit TapLine(const StridedView<T, 4>& w) {
+    const i64 down = (w.length(1) - 1) * w.stride(1), along = (w.length(2) - 1) * w.stride(2);
+    begin = min<i64>(0, down) + min<i64>(0, along);
+    length = max<i64>(0, down) + max<i64>(0, along) - begin + 1;
+  }
+};
+
+/// A panel of filters (k, r, s, c) whose taps lie close together: some channels at a time are transposed as they lie,
+/// then steps are put in order.
 template <class T>
-void pack_dense_taps(const StridedView<const T, 4>& w, i64 first, i64 count, i64 width, T* panel) {
+void pack_taps(const StridedView<const T, 4>& w, i64 first, i64 count, i64 width, T* panel) {
   constexpr i64 most = 256;  // steps at a time
-  const i64 taps = w.length(1) * w.length(2), channels = w.length(3);
-  const i64 run = w.stride(3) == taps ? max<i64>(1, most / taps) : 1;
-  const bool backwards = w.stride(2) < 0;
-  const T* const begin = w.data + first * w.stride(0) + (backwards ? 1 - taps : 0);
+  const TapLine line(w);
+  const i64 rows = w.length(1), columns = w.length(2), channels = w.length(3);
+  const i64 run = w.stride(3) == line.length ? max<i64>(1, most / line.length) : 1;
+  const T* const begin = w.data + first * w.stride(0) + line.begin;
   T steps[most * cpu::block_columns<T> + cpu::pack_slack<T>];
   for (i64 c = 0; c < channels; c += run) {
     const i64 part = min(run, channels - c);
     cpu::detail::pack_strided(begin + c * w.stride(3), w.stride(0), i64{1}, static_cast<int>(count),
-                              static_cast<int>(width), part * taps, steps);
-    for (i64 i = 0; i < part * taps; ++i) {
-      const i64 tap = backwards ? taps - 1 - i % taps : i % taps;
-      copy_run(steps + i * width, width, panel + (tap * channels + c + i / taps) * width);
+                              static_cast<int>(width), part * line.length, steps);
+    for (i64 i = 0; i < part; ++i) {
+      for (i64 r = 0; r < rows; ++r) {
+        for (i64 s = 0; s < columns; ++s) {
+          const i64 step = i * line.length + r * w.stride(1) + s * w.stride(2) - line.begin;
+          copy_run(steps + step * width, width, panel + ((r * columns + s) * channels + c + i) * width);
+        }
+      }
     }
   }
+}
+/// Whether that pays: lines of memory hold several taps.
+template <class T>
+bool taps_lie_close(const StridedView<const T, 4>& w) {
+  const i64 taps = w.length(1) * w.length(2), length = TapLine(w).length;
+  return taps > 1 && length <= 256 && length <= 8 * taps && w.stride(0) != 1 && w.stride(3) != 1;
 }
 
 }  // namespace detail
@@ -118,10 +139,7 @@ void pack_filters(const ExecutorRef& executor, const StridedView<const T, 4>& w,
     const i64 first = index * nr, width = cpu::panel_width<T>(filters, first), count = min(width, filters - first);
     T* panel = to + cpu::panel_offset(depth, first);
     const i64 taps = dense ? 1 : rows * columns, steps = depth / max<i64>(taps, 1);
-    const i64 along = w.stride(2) < 0 ? -1 : 1;  // where taps lie one after the other
-    const bool dense_taps = w.stride(2) == along && w.stride(1) == along * columns;
-    if (dense_taps && taps > 1 && taps <= 256 && w.stride(0) != 1 && w.stride(3) != 1)
-      return detail::pack_dense_taps(w, first, count, width, panel);
+    if (detail::taps_lie_close(w)) return detail::pack_taps(w, first, count, width, panel);
     for (i64 tap = 0; tap < taps; ++tap) {
       const T* from = w.data + tap / columns * w.stride(1) + tap % columns * w.stride(2);
       const auto view = strided(from, {steps, filters}, {w.stride(3), w.stride(0)});

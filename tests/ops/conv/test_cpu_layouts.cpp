@@ -165,7 +165,7 @@ TEST(CpuLayouts, FewResultsOfManyTapsRunAlongRows) {
   }
 }
 
-// Over channels that lie last, all filters of groups of few are lanes, but where a lane's channels lie far apart.
+// Over channels that lie last, all filters of groups of few are lanes.
 TEST(CpuLayouts, GroupsOfFewChannelsAreSpreadOverLanes) {
   const char *spread = "spread", *direct = "direct", *planes = "planes";
   const std::vector<Problem> problems{
@@ -173,6 +173,7 @@ TEST(CpuLayouts, GroupsOfFewChannelsAreSpreadOverLanes) {
       {"windows", {2, 48, 9, 11}, {64, 3, 3, 3}, {.padding = {1, 1}, .groups = 16}, spread, spread, spread},
       {"a dilated row", {1, 32, 13, 9}, {32, 4, 3, 2}, {.dilation = {2, 1}, .groups = 8}, spread, spread, spread},
       {"dilated both ways", {1, 32, 13, 9}, {32, 4, 3, 2}, {.dilation = {2, 2}, .groups = 8}, spread, spread, spread},
+      {"channels of many vectors", {2, 256, 14, 15}, {32, 8, 1, 1}, {.groups = 32}, spread, direct, spread},
       {"many channels a group", {1, 256, 9, 9}, {16, 32, 3, 3}, {.groups = 8}, direct, direct, direct},
       // Larger than the caches: the direct kernel would take seven times as long.
       {"large", {31, 20, 82, 82}, {8, 5, 7, 7}, {.padding = {3, 0}, .groups = 4}, planes, spread, direct}};
