@@ -62,6 +62,10 @@ Reason takes_winograd_last(const Call& call) {
 // Short rows make slow products of implicit matrices, whose vectors run along them.
 constexpr int64_t short_row = 32;
 bool has_taps(const Operand& weight) { return weight.size(2) * weight.size(3) > 1; }
+bool is_strided(const Call& call) {
+  const auto& a = call.attrs.as<ConvAttrs>();
+  return a.stride[0] * a.stride[1] > 1;
+}
 
 // Each channel has a filter of its own.
 Reason takes_depthwise(const Call& call, const Operand& weight, std::initializer_list<const Operand*> images) {
@@ -112,20 +116,25 @@ bool is_empty(const Call& call) {
 // ---- where rows lie one after the other: by what takes the least time
 
 enum class ByRows { None, Planes, Copies, Gemm, Scatter, Winograd };
+template <class Cost>
+ByRows least_by_rows(const Cost& cost, bool scatters, bool tiles) {
+  std::pair<double, ByRows> best{cost.planes(), ByRows::Planes};
+  best = std::min({best, {cost.copies(), ByRows::Copies}, {cost.gemm(), ByRows::Gemm}});
+  if (scatters) best = std::min(best, {cost.scatter(), ByRows::Scatter});
+  if (tiles) best = std::min(best, {cost.winograd(), ByRows::Winograd});
+  return best.second;
+}
 // None: channels lie last, a product of pixels, or a filter for each channel.
 ByRows by_rows(const Call& call, bool gradient) {
   const Operand &from = call.in[0], &weight = call.in[1], &to = call.out[0];
   const auto& a = call.attrs.as<ConvAttrs>();
   if (conv_dtype(from) != Float32 || !rows_lie({&from, &to}) || lie_last({&from, &to}) == Reason::Ok ||
-      !has_taps(weight) || is_depthwise(call, weight) || is_empty(call))
+      (!has_taps(weight) && !is_strided(call)) || is_depthwise(call, weight) || is_empty(call))
     return ByRows::None;
-  const RowsCost cost(a, from, weight, to, gradient);
-  std::pair<double, ByRows> best{cost.planes(), ByRows::Planes};
-  best = std::min({best, {cost.copies(), ByRows::Copies}, {cost.gemm(), ByRows::Gemm}});
-  if (gradient || a.stride[0] * a.stride[1] == 1) best = std::min(best, {cost.scatter(), ByRows::Scatter});
+  const bool scatters = gradient || !is_strided(call);
+  if (!has_taps(weight)) return least_by_rows(PointsCost(a, from, weight, to, gradient), scatters, false);
   const bool tiles = takes_winograd(call) == Reason::Ok && (!gradient || std::max(a.padding[0], a.padding[1]) <= 2);
-  if (tiles) best = std::min(best, {cost.winograd(), ByRows::Winograd});
-  return best.second;
+  return least_by_rows(RowsCost(a, from, weight, to, gradient), scatters, tiles);
 }
 // Whether that is the one, unless others are to tell.
 template <ByRows by>
@@ -179,11 +188,6 @@ Reason takes_spread(const Call& call) {
   if (conv_dtype(call.in[0]) != Float32) return Reason::DType;
   if (!can_spread(call, call.in[1], {&call.in[0], &call.out[0]}, gradient)) return Reason::Shape;
   return taken_by_last<ByLast::Spread>(call, gradient).value_or(Reason::Slower);
-}
-
-bool is_strided(const Call& call) {
-  const auto& a = call.attrs.as<ConvAttrs>();
-  return a.stride[0] * a.stride[1] > 1;
 }
 
 constexpr int64_t few_places = 20;  // of an image, which leave lanes of its rows idle

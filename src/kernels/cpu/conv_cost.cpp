@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/cpu/isa_select.h"
 
@@ -296,6 +297,37 @@ double RowsCost::winograd() const {
   const double* const plane = gradient ? size : places;
   const double tiles = images * parts(plane[0], 2) * parts(plane[1], 2);
   return tiles * (0.27 * summed() * each() + 15 * summed() + 7 * each()) + 19 * elements_w();
+}
+
+// ---- one tap, a stride apart, where rows lie one after the other
+
+double PointsCost::far_read() const { return beyond_caches(read()) / (gradient ? 1 : stride[0]); }
+
+double PointsCost::planes() const {
+  return 0.76 * points() / 16 * summed() * each() +
+         (gradient ? 0.6 * written() : 1.43 * points() * summed() + 0.18 * written()) +  // one element at a time
+         lines() * (1.7 * summed() + 17.5 * each() + 22 * parts(each(), 8) * parts(places[1], 48)) +
+         2.9 * elements_w() + 0.36 * far_read() + 0.23 * beyond_caches(written());
+}
+
+double PointsCost::copies() const {
+  const double products = by_dots(each(), summed())
+                              ? 1.8 * points() * (each() + 1) * vectors(summed())
+                              : summed() * vectors(each()) * (0.37 * points() + 2.3 * lines() * parts(places[1], 14));
+  return products + 130 * lines() + 0.64 * points() * summed() + 0.24 * read() + 1.5 * written() +
+         0.45 * far_read() + 1.7 * beyond_caches(written()) + 0.3 * elements_w();
+}
+
+double PointsCost::gemm() const {
+  if (gradient) return std::numeric_limits<double>::infinity();  // it reads where most elements are zeros
+  return images * groups * summed() * vectors(places[0] * places[1]) * 0.62 * each() + 1.6 * points() * summed() +
+         1.5 * images * elements_w() + 14 * lines() * summed() + 1000 * images * groups + 0.36 * far_read() + 0.45 * beyond_caches(written());
+}
+
+double PointsCost::scatter() const {
+  return points() * (summed() * (0.68 * vectors(each()) + 0.8) + 7.7 * vectors(each())) +
+         11.5 * written() / each() * vectors(each()) + 0.61 * written() + 0.31 * far_read() +
+         1.1 * beyond_caches(written());
 }
 
 }  // namespace tessera::cpu_kernels

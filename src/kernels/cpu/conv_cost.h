@@ -67,7 +67,7 @@ struct RowsCost : ConvCost {
   double scatter() const;
   double winograd() const;
 
- private:
+ protected:
   // Channels of a group that a result sums; results of a place.
   double summed() const { return gradient ? filters : channels; }
   double each() const { return gradient ? channels : filters; }
@@ -78,6 +78,22 @@ struct RowsCost : ConvCost {
   double rows() const;
   double columns() const;
   double steps() const { return summed() * taps[0] * taps[1] / (gradient ? met() : 1); }
+};
+
+/// The same of windows of one tap a stride apart.
+struct PointsCost : RowsCost {
+  using RowsCost::RowsCost;
+
+  double planes() const;
+  double copies() const;
+  double gemm() const;
+  double scatter() const;
+
+ private:
+  double lines() const { return images * groups * places[0]; }
+  double points() const { return lines() * places[1]; }
+  // Elements beyond the caches, of the rows that are read.
+  double far_read() const;
 };
 
 }  // namespace tessera::cpu_kernels
