@@ -26,8 +26,8 @@
 namespace tessera {
 namespace {
 
-// A kernel of the list's end, or one that is estimated to be slower, is picked only if it takes at most this share of the
-// time of what stands before it, so that noise does not decide.
+// A kernel of the list's end, or one that is estimated to be slower, is picked only if it takes at most this share of
+// the time of what stands before it, so that noise does not decide.
 constexpr double kClearlyFaster = 0.97;
 constexpr int kRounds = 5;
 

@@ -82,35 +82,21 @@ Reason weight_grad_takes_depthwise(const Call& call) {
 bool rows_lie(std::initializer_list<const Operand*> images) {
   return std::ranges::all_of(images, [](const Operand* t) { return t->size(3) == 1 || t->strides()[3] == 1; });
 }
-// Where each channel has a filter of its own, vectors run along channels that lie last, however few. Images whose rows
-// lie are copied for that, which costs little inside the second-level cache and much beyond all caches, unless many
-// taps pay for it. `columns`: of results, or of their gradient.
-enum class Pass { Forward, Images, Filters };
-bool rows_beat_channels(const Call& call, const Operand& weight, int64_t columns, Pass pass) {
-  constexpr int64_t kilo = 1024;
-  const auto& a = call.attrs.as<ConvAttrs>();
-  const int64_t taps = weight.size(2) * weight.size(3), read = call.in[0].numel();
-  const bool in_place = taps == 1 && a.stride[0] == 1 && a.stride[1] == 1 && a.padding[0] == 0 && a.padding[1] == 0;
-  if (in_place) return true;
-  if (pass == Pass::Filters) {
-    if (read > 1024 * kilo) return columns >= (taps > 16 ? 20 : 12);
-    if (read > 512 * kilo) return columns >= (taps > 16 ? 32 : 16);
-    return columns >= (weight.size(0) < 8 ? 24 : 64);
-  }
-  const bool costly = read > 1024 * kilo && weight.size(0) > 256;  // copies of many channels far apart
-  if (a.stride[1] > 1 && costly) return columns >= 12;
-  if (a.stride[1] > 1) return pass == Pass::Forward && columns >= (read > 512 * kilo ? 28 : 64);
-  const int64_t lanes = (columns + 15) / 16 * 16;
-  const bool fill_vectors = columns >= 16 && 10 * columns >= 6 * lanes;
-  return fill_vectors && (read > 128 * kilo || columns >= (weight.size(0) < 16 ? 16 : 48));
-}
-bool is_depthwise(const Call& call, const Operand& weight) {
-  return weight.size(1) == 1 && weight.size(0) == call.attrs.as<ConvAttrs>().groups;
-}
-
 // Of no images, channels or filters, whose costs mean nothing.
 bool is_empty(const Call& call) {
   return call.in[0].numel() == 0 || call.in[1].numel() == 0 || call.out[0].numel() == 0;
+}
+
+// Where each channel has a filter of its own, vectors run along rows, or along channels of copies.
+bool rows_beat_channels(const Call& call, const Operand& x, const Operand& weight, const Operand& y, Pass pass) {
+  const auto& a = call.attrs.as<ConvAttrs>();
+  const bool copies = has_taps(weight) || is_strided(call) || a.padding[0] > 0 || a.padding[1] > 0;
+  if (!copies || is_empty(call)) return true;
+  const DepthwiseCost cost(a, x, weight, y);
+  return cost.planes(pass) < cost.copies(pass);
+}
+bool is_depthwise(const Call& call, const Operand& weight) {
+  return weight.size(1) == 1 && weight.size(0) == call.attrs.as<ConvAttrs>().groups;
 }
 
 // ---- where rows lie one after the other: by what takes the least time
@@ -200,10 +186,9 @@ Reason takes_planes(const Call& call, bool gradient, bool strided) {
   if (const auto reason = taken_by_last<ByLast::Planes>(call, gradient)) return *reason;
   const bool rows = rows_lie({&from, &to});
   if (is_depthwise(call, weight)) {
-    const int64_t columns = gradient ? to.size(3) / a.stride[1] : to.size(3);
-    const Pass pass = gradient ? Pass::Images : Pass::Forward;
     if (!rows) return Reason::Layout;
-    return if_least(rows_beat_channels(call, weight, columns, pass));
+    return if_least(gradient ? rows_beat_channels(call, to, weight, from, Pass::Images)
+                             : rows_beat_channels(call, from, weight, to, Pass::Forward));
   }
   if (!rows) return Reason::Slower;
   const int64_t each = to.size(1) / a.groups, summed = from.size(1) / a.groups;
@@ -247,7 +232,7 @@ Reason weight_grad_takes_planes(const Call& call) {
   if (conv_dtype(x) != Float32) return Reason::DType;
   if (is_depthwise(call, dw)) {
     if (!rows_lie({&x, &dy})) return Reason::Layout;
-    return if_least(rows_beat_channels(call, dw, dy.size(3), Pass::Filters));
+    return if_least(rows_beat_channels(call, x, dw, dy, Pass::Filters));
   }
   return if_least(by_filters(call) == ByFilters::Planes);
 }

@@ -158,7 +158,8 @@ double ConvCost::spread(bool gradient) const {
   const double pixels = images * (gradient ? size[0] * size[1] : places[0] * places[1]);
   const double rows = gradient ? size[0] * std::min(taps[1], stride[1]) : places[0];
   const double each_product = gradient || slides() ? registers().spread : 2;
-  return blocks * (spread_copy(summed, gradient ? channels : filters) * summed * copied + each_product * summed * products + 2.1 * pixels + 150 * images * rows) +
+  return blocks * (spread_copy(summed, gradient ? channels : filters) * summed * copied +
+                   each_product * summed * products + 2.1 * pixels + 150 * images * rows) +
          1.5 * elements_w() + 1.2 * beyond_caches(elements_x() + elements_y());
 }
 
@@ -166,8 +167,9 @@ double ConvCost::filters_by_spread() const {
   constexpr double sums = 26;  // that stay in registers along a row
   const double blocks = vectors(groups * filters), taps_of_row = tap_rows_inside / places[0] * channels * taps[1];
   const double products = images * tap_rows_inside * places[1] * taps[1];
-  return blocks * (spread_copy(channels, filters) * channels * spread_pixels() + (slides() ? 1.1 : 3.5) * channels * products +
-                   16 * images * tap_rows_inside * channels + 140 * images * places[0] * parts(taps_of_row, sums)) +
+  return blocks * (spread_copy(channels, filters) * channels * spread_pixels() +
+                   (slides() ? 1.1 : 3.5) * channels * products + 16 * images * tap_rows_inside * channels +
+                   140 * images * places[0] * parts(taps_of_row, sums)) +
          8 * elements_w() + beyond_caches(elements_x() + elements_y());
 }
 
@@ -234,6 +236,38 @@ double ConvCost::filters_by_gemm() const {
           1.2 * elements_y() / (rows_lie ? 16 : 1) + (padded ? 3.2 * elements_x() : 0) + 11 * elements_w() +
           5 * images * groups * places[0] * steps + (steps < 16 ? 7 * pixels : 0) +
           (groups > 1 && !rows_lie ? 2 * beyond_caches(elements_x() + elements_y()) + 2 * filters_again() : 0));
+}
+
+// ---- a filter for each channel
+
+double DepthwiseCost::met() const { return std::min(taps[0], stride[0]) * std::min(taps[1], stride[1]); }
+
+double DepthwiseCost::planes(Pass pass) const {
+  const double all = images * groups, far = beyond_caches(elements_x()) + beyond_caches(elements_y());
+  if (pass == Pass::Images) {
+    const double vectors_of_row = vectors(parts(size[1], stride[1]));
+    return all * (83 + parts(size[0], stride[0]) * (0.94 * vectors_of_row * window() + 31 * met())) +
+           0.43 * elements_y() * met() + (stride[1] > 1 ? 1.2 : 0.16) * elements_x() + 0.32 * far +
+           43 * groups * window();
+  }
+  const bool forward = pass == Pass::Forward;
+  const double copied = elements_x() * met() / (stride[0] * stride[1]) * (stride[1] > 1 ? 1 : 0.25);
+  const double row = forward ? vectors(places[1]) * (0.67 * window() + 0.57) + 0.76 * window() + 22 + 5.2 * met()
+                             : 1.76 * vectors(places[1]) * window() + 6 + 1.5 * met();
+  return all * (places[0] * row + 120) + (forward ? 1.2 : 1.37) * copied + 0.33 * elements_y() + 0.4 * far +
+         30 * groups * window();
+}
+
+double DepthwiseCost::copies(Pass pass) const {
+  const double lanes = groups < 16 ? groups / 16 : vectors(groups);  // few channels repeat from pixel to pixel
+  const double far = beyond_caches(elements_x()), far_y = beyond_caches(elements_y());
+  if (pass == Pass::Images)
+    return images * size[0] * (0.77 * size[1] * lanes * window() / (stride[0] * stride[1]) + 145) + 2.2 * elements_x() +
+           0.35 * elements_y() + 1.15 * far + 2.5 * far_y;
+  const bool forward = pass == Pass::Forward;
+  const double product = (forward ? 1 : 1.8) * (slides() ? 0.97 : 1.84);
+  return images * places[0] * (product * places[1] * lanes * window() + (forward ? 150 : 190)) + 1.3 * elements_x() +
+         (forward ? 1.18 : 0.23) * elements_y() + far + (forward ? 3.35 : 2.65) * far_y;
 }
 
 // ---- where rows lie one after the other
@@ -314,14 +348,15 @@ double PointsCost::copies() const {
   const double products = by_dots(each(), summed())
                               ? 1.8 * points() * (each() + 1) * vectors(summed())
                               : summed() * vectors(each()) * (0.37 * points() + 2.3 * lines() * parts(places[1], 14));
-  return products + 130 * lines() + 0.64 * points() * summed() + 0.24 * read() + 1.5 * written() +
-         0.45 * far_read() + 1.7 * beyond_caches(written()) + 0.3 * elements_w();
+  return products + 130 * lines() + 0.64 * points() * summed() + 0.24 * read() + 1.5 * written() + 0.45 * far_read() +
+         1.7 * beyond_caches(written()) + 0.3 * elements_w();
 }
 
 double PointsCost::gemm() const {
   if (gradient) return std::numeric_limits<double>::infinity();  // it reads where most elements are zeros
   return images * groups * summed() * vectors(places[0] * places[1]) * 0.62 * each() + 1.6 * points() * summed() +
-         1.5 * images * elements_w() + 14 * lines() * summed() + 1000 * images * groups + 0.36 * far_read() + 0.45 * beyond_caches(written());
+         1.5 * images * elements_w() + 14 * lines() * summed() + 1000 * images * groups + 0.36 * far_read() +
+         0.45 * beyond_caches(written());
 }
 
 double PointsCost::scatter() const {

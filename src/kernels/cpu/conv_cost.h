@@ -54,6 +54,21 @@ struct ConvCost {
   double elements_w() const { return groups * channels * filters * taps[0] * taps[1]; }
 };
 
+enum class Pass { Forward, Images, Filters };
+
+/// A filter for each channel, where rows lie one after the other.
+struct DepthwiseCost : ConvCost {
+  using ConvCost::ConvCost;
+
+  double planes(Pass pass) const;  // whose vectors run along rows
+  double copies(Pass pass) const;  // whose vectors run along channels
+
+ private:
+  double window() const { return taps[0] * taps[1]; }
+  /// Copies of a plane, of residues of the strides, that meet taps.
+  double met() const;
+};
+
 /// Forward or the gradient of images, of windows of several taps where rows lie one after the other: in cycles of the
 /// instruction set in use, whose picks differ. Those of channels that lie last became no better by that.
 struct RowsCost : ConvCost {

@@ -37,7 +37,8 @@ class NarrowRows {
     pitch_ = max<i64>(0, w_.count) * phase_;
     if (x.stride(2) == channels() && w.stride == 1 && w.taps > 0) {
       const i64 begin = max<i64>(0, ceil_div(w.before * channels(), lanes) * lanes);
-      const i64 end = (w.length + w.before - (w.taps - 1) * w.dilation) * channels();  // of results that see what exists
+      const i64 end =
+          (w.length + w.before - (w.taps - 1) * w.dilation) * channels();  // of results that see what exists
       in_place_ = {begin, end >= row ? row : max(begin, end / lanes * lanes)};
       if (2 * in_place_.size() < row) in_place_ = {0, 0};
     }

@@ -2,8 +2,12 @@
 // takes, in both layouts.
 #include <fmt/format.h>
 
+#include <map>
 #include <random>
 
+#include "ops/call_plan.h"
+#include "ops/conv.h"
+#include "ops/op_table.h"
 #include "ops/ops_check.h"
 #include "tessera/autograd.h"
 #include "tessera/ops.h"
@@ -46,6 +50,8 @@ void expect_close(const Tensor& got, const Tensor& want, const std::string& what
   EXPECT_LE(error, 2e-5 * std::max(most, 1e-30)) << what;
 }
 
+Tensor last(const Tensor& t) { return t.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2}); }
+
 void check(const Drawn& c, Generator& generator) {
   const Tensor x = normal64(c.x, generator), w = normal64(c.w, generator);
   const auto results = [&](const Tensor& images, const Tensor& filters, const Tensor& dy) {
@@ -57,7 +63,6 @@ void check(const Drawn& c, Generator& generator) {
   };
   const Tensor dy = normal64(conv2d(x, w, {}, c.options).shape(), generator);
   const Tensors want = results(x, w, dy);
-  const auto last = [](const Tensor& t) { return t.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2}); };
   for (const bool channels_last : {false, true}) {
     const Tensor images = x.to(Float32), near_dy = dy.to(Float32);
     const Tensors got =
@@ -74,6 +79,53 @@ TEST(RandomConvolutions, AgreeWithFloat64) {
   int checked = 0;
   while (checked < 150)
     if (const auto drawn = draw(engine)) check(*drawn, generator), ++checked;
+}
+
+// Every kernel that can run a convolution, also one that is estimated to be slower than others.
+TEST(RandomConvolutions, EveryKernelAgrees) {
+  NoGrad guard;
+  std::mt19937 engine(20261202);
+  Generator generator(11);
+  std::map<std::string, int> ran;
+  for (int checked = 0; checked < 200;) {
+    const auto c = draw(engine);
+    if (!c) continue;
+    ++checked;
+    const Tensor x = normal64(c->x, generator), w = normal64(c->w, generator);
+    const Tensor dy = normal64(conv2d(x, w, {}, c->options).shape(), generator);
+    const auto sized = [&](const Tensor& like) {
+      ConvAttrs a = conv_attrs(c->options);
+      a.size[0] = like.size(2), a.size[1] = like.size(3);
+      return a;
+    };
+    const auto compute = [&](const std::string& op, const Tensor& images, const Tensor& filters, const Tensor& d) {
+      if (op == "conv2d") return conv2d(images, filters, {}, c->options);
+      if (op == "conv2d_input_grad") return dispatch_one(find_op(op), {d, filters}, sized(x));
+      return dispatch_one(find_op(op), {images, d, filters}, sized(w));
+    };
+    for (const std::string op : {"conv2d", "conv2d_input_grad", "conv2d_weight_grad"}) {
+      const Tensor want = compute(op, x, w, dy), near_x = x.to(Float32), near_w = w.to(Float32), d = dy.to(Float32);
+      for (const Kernel& kernel : kernels_for(find_op(op), DeviceType::CPU)) {
+        const ForceKernel forced(op, kernel.name);
+        for (const bool channels_last : {false, true}) {
+          Tensor got;
+          try {
+            got = channels_last ? compute(op, last(near_x), near_w, last(d)) : compute(op, near_x, near_w, d);
+          } catch (const Error&) {  // it does not take such a call
+            continue;
+          }
+          ++ran[op + " " + kernel.name];
+          expect_close(got, want,
+                       fmt::format("{} by {} of {}{}", op, kernel.name, c->text, channels_last ? ", last" : ""));
+        }
+      }
+    }
+  }
+  for (const std::string op : {"conv2d", "conv2d_input_grad", "conv2d_weight_grad"})
+    for (const Kernel& kernel : kernels_for(find_op(op), DeviceType::CPU))
+      if (!std::string_view(kernel.name).starts_with("winograd")) {
+        EXPECT_GE(ran[op + " " + kernel.name], 10) << op << " " << kernel.name;
+      }
 }
 
 // By two threads and more, blocks of rows begin where windows see nothing of an image.

@@ -154,8 +154,8 @@ struct RowPairs {
   const Pair* pairs;
 };
 
-/// c[i * ldc + j] = (or +=) sum over steps k of a[k * a_step + i] * b[k * b_step + j], for columns j of vectors of which
-/// the last one has `last`.
+/// c[i * ldc + j] = (or +=) sum over steps k of a[k * a_step + i] * b[k * b_step + j], for columns j of vectors of
+/// which the last one has `last`.
 template <class T>
 using RowPairsKernel = void (*)(const RowPairs& k, const T* a, const T* b, i64 b_step, T* c, i64 ldc, int last,
                                 bool add);
