@@ -26,6 +26,7 @@ struct Storage : RefCounted, Recycled {
   std::atomic<uint32_t> version{0};      ///< bumped by every in-place write; backward checks it
   void (*release)(Storage&) = nullptr;   ///< gives the memory back
   void* owner = nullptr;                 ///< for `release`
+  std::atomic<bool> shown{false};        ///< others have its address, and may write there at any time
   bool symbolic = false;                 ///< has no memory, and its size depends on symbols: `bytes` says nothing
   const std::string* packing = nullptr;  ///< the name of a kernel's own layout (packing.h); null: strides say all
   int64_t rows = 0, row_length = 0;      ///< of the matrix that empty_pitched made here; all else is padding
@@ -151,7 +152,12 @@ class Tensor {
   }
 
   // Its elements. `data` addresses the first element; rows may be pitched, so honour strides.
-  void* data_ptr() const { return static_cast<std::byte*>(storage()->data) + impl().offset * size_of(impl().dtype); }
+  void* data_ptr() const {
+    if (!storage()->shown.load(std::memory_order_relaxed)) impl().storage->shown.store(true, std::memory_order_relaxed);
+    return place();
+  }
+  /// The same for the length of one call: who keeps the address asks for data_ptr().
+  void* place() const { return static_cast<std::byte*>(storage()->data) + impl().offset * size_of(impl().dtype); }
   /// Throws Error unless T is the tensor's dtype and the tensor is on the CPU.
   template <class T>
   T* data() const {

@@ -48,7 +48,7 @@ Operand::Operand(const TensorMeta& meta, void* place)
       packing_(meta.packing) {}
 
 Operand::Operand(const Tensor& t) {
-  if (t.defined()) *this = Operand(t.meta(), t.device().meta ? nullptr : t.data_ptr());
+  if (t.defined()) *this = Operand(t.meta(), t.device().meta ? nullptr : t.place());
 }
 
 Operand Operand::as_strided(const Shape& shape, const Strides& strides, int64_t offset) const {

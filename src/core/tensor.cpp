@@ -180,6 +180,7 @@ Tensor from_memory(void* data, const Shape& shape, DType dtype, std::shared_ptr<
   storage->bytes = checked_bytes(shape, dtype);
   storage->owner = new std::shared_ptr<void>(std::move(owner));
   storage->release = [](Storage& s) { delete static_cast<std::shared_ptr<void>*>(s.owner); };
+  storage->shown = true;
   return make(std::move(storage), shape, contiguous_strides(shape), 0, dtype);
 }
 
@@ -225,7 +226,7 @@ Tensor Tensor::detach() const {
 
 int alignment_bits(const Tensor& t) {
   const int most = t.device().is_gpu() ? 8 : 6;  // that of new memory
-  return std::min(std::countr_zero(reinterpret_cast<uintptr_t>(t.data_ptr())), most);
+  return std::min(std::countr_zero(reinterpret_cast<uintptr_t>(t.place())), most);
 }
 
 TensorMeta Tensor::meta() const {

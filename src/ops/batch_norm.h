@@ -16,7 +16,7 @@ Tensor batch_norm_add(const Tensor& x, const Tensor& residual, const Tensor& wei
 /// what it gives and nobody else holds that. Undefined where it is not so: then the call goes its own way.
 Tensor relu_of_waiting(Tensor& x, double high = INFINITY);
 Tensor add_to_waiting(Tensor& a, Tensor& b);
-/// For tests: elsewhere results on the CPU are there when a call returns, since whoever holds a pointer sees them.
+/// For tests, which compare: on the CPU norms wait unless somebody outside has the address of what they read.
 void let_norms_wait_on_cpu(bool on);
 
 }  // namespace tessera

@@ -178,7 +178,7 @@ static std::string step_text(const gpu::GraphNode& step) {
 static Tensor add_workspace(const Plan& plan, Device device, SmallVector<void*, 16>& slots) {
   Tensor workspace;
   if (const size_t bytes = plan.workspace_bytes()) workspace = empty({static_cast<int64_t>(bytes)}, UInt8, device);
-  slots.push_back(workspace.defined() ? workspace.data_ptr() : nullptr);
+  slots.push_back(workspace.defined() ? workspace.place() : nullptr);
   return workspace;
 }
 
@@ -493,7 +493,7 @@ void run_as_planned(const Plan& plan, std::span<const Tensor> in, std::span<cons
   const Tensor* any = nullptr;
   for (const auto tensors : {in, out})
     for (const Tensor& t : tensors) {
-      slots.push_back(t.defined() ? t.data_ptr() : nullptr);
+      slots.push_back(t.defined() ? t.place() : nullptr);
       if (!any && t.defined()) any = &t;
     }
   const Device device = any ? any->device() : cpu();

@@ -132,6 +132,7 @@ Tensor tensor_of(const TensorSeen& s, void* data) {
   const Shape shape(std::span(s.shape, static_cast<size_t>(s.rank)));
   storage->data = data;
   storage->bytes = SIZE_MAX;
+  storage->shown = true;
   storage->device = s.device;
   return as_strided(storage, shape, Strides(s.strides, s.strides + s.rank), 0, s.dtype);
 }

@@ -1,7 +1,8 @@
-// Batch norm as users call it. On a card the call waits for the next one: a sum with what has the shape of x, and ReLU,
-// may be part of its pass. So `relu(batch_norm(x) + y)` is one operator, forward and backward.
+// Batch norm as users call it. The call waits for the next one: a sum with what has the shape of x, and ReLU, may be part
+// of its pass. So `relu(batch_norm(x) + y)` is one operator, forward and backward.
 #include "ops/batch_norm.h"
 
+#include <atomic>
 #include <cmath>
 #include <optional>
 
@@ -27,7 +28,21 @@ const Op& op_of() {
   return op;
 }
 
-bool waits_on_cpu = false;
+bool waits_on_cpu = true;
+
+// Whether nobody can write what the call reads before it runs, but by calls, which run it first. Memory of a card is
+// written by its streams alone.
+bool is_private(const Tensor& t) {
+  return !t.defined() || t.device().is_card() || !t.impl().storage->shown.load(std::memory_order_relaxed);
+}
+
+// Whether no other thread has called a norm since this one did: threads would run each other's waiting calls.
+bool is_alone() {
+  static std::atomic<const void*> last{nullptr};
+  static thread_local char own;
+  const void* const before = last.exchange(&own, std::memory_order_relaxed);
+  return before == &own || before == nullptr;
+}
 
 // A tensor that has no memory yet, and no place in the graph.
 Tensor promised(const TensorMeta& meta, bool requires_grad) {
@@ -122,9 +137,12 @@ Tensor wait(NormArguments norm, const Tensor& residual, const TensorMeta& of) {
 // How y will lie, if the call may wait: where no one looks at how calls follow each other.
 std::optional<TensorMeta> may_wait(const NormArguments& n) {
   const Device device = n.x.device();
-  if ((!device.is_card() && !waits_on_cpu) || device.meta || is_capturing() || n.x.shape().is_symbolic() ||
-      n.x.numel() == 0)
-    return {};
+  if (device.meta || is_capturing() || n.x.shape().is_symbolic() || n.x.numel() == 0) return {};
+  if (!device.is_card()) {
+    if (!waits_on_cpu || !is_alone()) return {};
+    for (const Tensor* t : {&n.x, &n.weight, &n.bias, &n.running_mean, &n.running_var})
+      if (!is_private(*t)) return {};
+  }
   const auto meta_of = [&](const Tensor& t) { return t.defined() ? t.meta() : absent_meta(device); };
   const auto statistics = [&](const Tensor& t) {
     TensorMeta meta = meta_of(t);
@@ -167,7 +185,7 @@ std::unique_ptr<WaitingNorm> take_norm(Tensor& t) {
 // a + b, where the norm that waits gives a.
 Tensor added(Tensor& a, const Tensor& b) {
   if (!a.defined() || !b.defined() || same(a, b) || a.dtype() != b.dtype() || !(a.device() == b.device()) ||
-      !(a.shape() == b.shape()) || a.strides() != b.strides())
+      !(a.shape() == b.shape()) || a.strides() != b.strides() || !is_private(b))
     return {};
   TensorMeta meta{a.shape(), a.dtype(), a.device()};
   for (const int64_t stride : a.strides()) meta.strides.push_back(stride);

@@ -74,6 +74,7 @@ Ref<Storage> adopt(void* data, size_t bytes, Device device, std::function<void()
   storage->device = device;
   storage->owner = owner.release();
   storage->release = release_foreign;
+  storage->shown = true;
   return storage;
 }
 

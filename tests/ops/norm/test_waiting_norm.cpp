@@ -16,9 +16,6 @@ namespace {
 
 class WaitingNorm : public testing::Test {
  protected:
-  void SetUp() override { let_norms_wait_on_cpu(true); }
-  void TearDown() override { let_norms_wait_on_cpu(false); }
-
   // Operators that fn() calls, but those of running statistics.
   template <class Fn>
   static std::vector<std::string> ops_of(const Fn& fn) {
@@ -119,6 +116,32 @@ TEST_F(WaitingNorm, RunsBeforeWhatItReadsChanges) {
   expect_same(running_mean, full({5}, 0.1));  // also where nobody wants the result
 }
 
+TEST_F(WaitingNorm, DoesNotWaitForMemoryThatOthersMayWrite) {
+  const auto overwrite = [](float* elements, const Tensor& of) {
+    for (int64_t i = 0; i < of.numel(); ++i) elements[i] = 3;
+  };
+  Tensor want = at_once([&] { return norm(x); });
+  float* elements = x.data<float>();
+  Tensor y = norm(x);
+  overwrite(elements, x);
+  expect_same(y, want);
+  want = at_once([&] { return norm(other) + x; });
+  y = norm(other) + x;
+  elements[0] = 7;
+  expect_same(y, want);
+  elements = bias.data<float>();
+  want = at_once([&] { return norm(other); });
+  y = norm(other);
+  overwrite(elements, bias);
+  expect_same(y, want);
+  std::vector<float> memory(x.numel(), 2.f);
+  const Tensor foreign = from_memory(memory.data(), x.shape(), Float32, nullptr);
+  want = at_once([&] { return norm(foreign); });
+  y = norm(foreign);
+  memory[1] = 5;
+  expect_same(y, want);
+}
+
 TEST_F(WaitingNorm, KeepsTheStateOfItsCall) {
   x.set_requires_grad();
   const Tensor y = norm(x);
@@ -151,6 +174,18 @@ TEST_F(WaitingNorm, OtherThreadsFindTheResult) {
     std::thread([&] { z = y * 1; }).join();
     expect_same(z, want);
   }
+}
+
+TEST_F(WaitingNorm, ThreadsMayCallNormsAtTheSameTime) {
+  const Tensor want = at_once([&] { return relu(norm(x) + other); });
+  std::vector<Tensor> got(40);
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (size_t i = t; i < got.size(); i += 4) got[i] = relu(batch_norm(x, weight, bias, {}, {}, true) + other);
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const Tensor& y : got) expect_same(y, want);
 }
 
 TEST_F(WaitingNorm, WrongArgumentsAreToldAtOnce) {
