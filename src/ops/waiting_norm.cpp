@@ -1,5 +1,5 @@
-// Batch norm as users call it. The call waits for the next one: a sum with what has the shape of x, and ReLU, may be part
-// of its pass. So `relu(batch_norm(x) + y)` is one operator, forward and backward.
+// Batch norm as users call it. The call waits for the next one: a sum with what has the shape of x, and ReLU, may be
+// part of its pass. So `relu(batch_norm(x) + y)` is one operator, forward and backward.
 #include "ops/batch_norm.h"
 
 #include <atomic>

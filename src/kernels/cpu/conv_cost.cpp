@@ -191,9 +191,9 @@ double ConvCost::filters_by_planes() const {
   if (is_point() && rows_lie) return 2.2 * work * filters + 1.2 * work * parts(filters, 4) + 20 * elements_w();
   const double sums = rows_lie && groups > 1 && filters <= 2 ? 0.65 : 1, grouped = !rows_lie && groups > 1 ? 0.8 : 1;
   return grouped * (sums * (2.7 * work * filters + 1.2 * work * parts(filters, 4)) +
-         2.1 * copied / (rows_lie && stride[1] == 1 ? 16 : 1) + 2.2 * elements_y() / (rows_lie ? 16 : 1) +
-         20 * elements_w() + 8.6 * images * groups * places[0] * parts(filters, 4) * parts(steps, 6) +
-         (rows_lie ? 0 : 2.2 * beyond_caches(elements_x() + elements_y()) + 2 * filters_again()));
+                    2.1 * copied / (rows_lie && stride[1] == 1 ? 16 : 1) + 2.2 * elements_y() / (rows_lie ? 16 : 1) +
+                    20 * elements_w() + 8.6 * images * groups * places[0] * parts(filters, 4) * parts(steps, 6) +
+                    (rows_lie ? 0 : 2.2 * beyond_caches(elements_x() + elements_y()) + 2 * filters_again()));
 }
 
 double ConvCost::filters_by_direct() const {
