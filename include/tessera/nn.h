@@ -76,7 +76,7 @@ class Module {
   Child<Module> child(const std::string& path) const;
   /// Puts `module` where that of that name was, in the same mode: whoever holds the Child calls it from now on. Ties to
   /// parameters of the old one are not made again. Throws Error if the shapes of parameters differ, unless
-  /// `any_shapes`.
+  /// `any_shapes`. An empty Child takes the old one from the list; who holds it calls it all the same.
   void replace(const std::string& path, const Child<Module>& module, const ReplaceOptions& options = {});
   template <std::derived_from<Module> M>
   void replace(const std::string& path, M module, const ReplaceOptions& options = {});
@@ -142,8 +142,8 @@ class Module {
   Tensor add_parameter(const std::string& name, Tensor value);
   /// A tensor that is not trained; state_dict() has it if `saved`.
   Tensor add_buffer(const std::string& name, Tensor value, bool saved = true);
-  /// Puts another tensor where this module's own parameter or buffer of that name is; one of another module ties them.
-  /// Throws Error if there is none.
+  /// Puts another tensor where this module's own parameter or buffer of that name is; one of another module ties them,
+  /// an undefined one leaves it without. Throws Error if there is none.
   Tensor replace_tensor(const std::string& name, Tensor value);
   /// Makes this handle a module of its own beside its copies: with copies of parameters and buffers, in the same mode,
   /// without name, children and hooks. Returns (old, new) for each tensor, for those that the layer has as members.

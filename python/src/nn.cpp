@@ -1,5 +1,7 @@
 // Modules, which Python may extend: an override of forward() is what the library calls, too.
 #include <nanobind/trampoline.h>
+#include <cmath>
+#include <limits>
 #include <variant>
 
 #include <nanobind/stl/variant.h>
@@ -25,6 +27,10 @@ struct Open : nn::Module {
   }
   static Tensor replace(nn::Module& m, const std::string& name, const Tensor& value) {
     return (m.*static_cast<Tensor (nn::Module::*)(const std::string&, Tensor)>(&Open::replace_tensor))(name, value);
+  }
+  static bool has(const nn::Module& m, const std::string& name) {
+    const nn::NamedTensors tensors = own(m);
+    return std::any_of(tensors.begin(), tensors.end(), [&](const auto& one) { return one.first == name; });
   }
   static nn::NamedTensors own(const nn::Module& m) {
     return (m.*static_cast<nn::NamedTensors (nn::Module::*)() const>(&Open::own_tensors))();
@@ -183,7 +189,11 @@ void parameter(Class& made, const char* name, Tensor M::*member) {
       name, [member](const M& l) { return l.*member; },
       [member, name](M& l, const Tensor& value) {
         if (!(l.*member).defined()) throw Error(std::string(name) + ": the module was made without one");
-        l.*member = Open::replace(l, name, value);
+        l.*member = value;
+        // One that was taken away is computed anew for each call; packed copies of the last one go.
+        const bool computed = !Open::has(l, name);
+        if (computed) Open::buffer(l, name, value, false);
+        Open::replace(l, name, computed ? Tensor() : value);
       },
       nb::arg("value"));
 }
@@ -243,7 +253,7 @@ void bind_module(nb::module_& m) {
           [](Module& self, const std::string& path, std::shared_ptr<Module> module, bool any_shapes) {
             self.replace(path, nn::Child<Module>(std::move(module)), {.any_shapes = any_shapes});
           },
-          nb::arg("path"), nb::arg("module"), nb::arg("any_shapes") = false)
+          nb::arg("path"), nb::arg("module").none(), nb::arg("any_shapes") = false)
       .def(
           "_register_forward_pre_hook",
           [](Module& self, nb::object hook, bool with_keywords) {
@@ -293,7 +303,7 @@ void bind_module(nb::module_& m) {
            nb::call_guard<Unlocked>())
       .def("_add_parameter", &Open::parameter, nb::arg("name"), nb::arg("value"))
       .def("_add_buffer", &Open::buffer, nb::arg("name"), nb::arg("value"), nb::arg("persistent"))
-      .def("_replace_tensor", &Open::replace, nb::arg("name"), nb::arg("value"))
+      .def("_replace_tensor", &Open::replace, nb::arg("name"), nb::arg("value").none())
       .def("_own_tensors",
            [](const Module& self) {
              nb::list out;
@@ -402,6 +412,28 @@ void bind_elementwise(nb::module_& m) {
           nb::arg("start_dim") = 1, nb::arg("end_dim") = -1);
 }
 
+// The momentum of estimates that are means over all batches; a buffer counts these.
+constexpr double kOfAllBatches = std::numeric_limits<double>::quiet_NaN();
+
+void average_all(nn::BatchNorm2d& norm) {
+  auto* made = dynamic_cast<Overridable<nn::BatchNorm2d>*>(&norm);
+  if (!made) throw Error("BatchNorm2d: momentum None is not there for a layer that the library has made");
+  if (!norm.running_mean.defined() || made->own) return;
+  Open::buffer(norm, "num_batches_tracked", zeros({}, Int64), true);
+  made->own = [](const nn::BatchNorm2d& norm, const Tensors& in) {
+    if (!norm.training() || !std::isnan(norm.momentum)) return norm.BatchNorm2d::forward(in);
+    for (const auto& [name, count] : Open::own(norm))
+      if (name == "num_batches_tracked") {
+        nn::BatchNorm2d once = norm;
+        const double seen = static_cast<double>(count.item<int64_t>()) + 1;
+        Tensor(count).fill_(seen);
+        once.momentum = 1 / seen;
+        return once.BatchNorm2d::forward(in);
+      }
+    throw Error("BatchNorm2d: num_batches_tracked was taken away");
+  };
+}
+
 void bind_layers(nb::module_& m) {
   layer<nn::Linear>(m, "Linear", "x [..., in] -> x weight^T + bias [..., out].")
       .def(
@@ -480,13 +512,23 @@ void bind_layers(nb::module_& m) {
   layer<nn::BatchNorm2d>(m, "BatchNorm2d", "x [n, channels, h, w] normalised over each channel.")
       .def(
           "__init__",
-          [](nn::BatchNorm2d* l, int64_t features, double eps, double momentum, bool affine, bool tracks) {
-            new (l) Overridable<nn::BatchNorm2d>(features, momentum, eps, affine, tracks);
+          [](nn::BatchNorm2d* l, int64_t features, double eps, std::optional<double> momentum, bool affine, bool tracks) {
+            new (l) Overridable<nn::BatchNorm2d>(features, momentum.value_or(kOfAllBatches), eps, affine, tracks);
+            if (!momentum) average_all(*l);
           },
-          nb::arg("num_features"), nb::arg("eps") = 1e-5, nb::arg("momentum") = 0.1, nb::arg("affine") = true,
+          nb::arg("num_features"), nb::arg("eps") = 1e-5, nb::arg("momentum").none() = 0.1, nb::arg("affine") = true,
           nb::arg("track_running_stats") = true)
       .def_ro("num_features", &nn::BatchNorm2d::channels)
-      .def_rw("momentum", &nn::BatchNorm2d::momentum)
+      .def_prop_rw(
+          "momentum",
+          [](const nn::BatchNorm2d& l) {
+            return std::isnan(l.momentum) ? std::nullopt : std::optional<double>(l.momentum);
+          },
+          [](nn::BatchNorm2d& l, std::optional<double> value) {
+            l.momentum = value.value_or(kOfAllBatches);
+            if (!value) average_all(l);
+          },
+          nb::arg("value").none())
       .def_prop_ro("running_mean", [](const nn::BatchNorm2d& l) { return l.running_mean; })
       .def_prop_ro("running_var", [](const nn::BatchNorm2d& l) { return l.running_var; });
   layer<nn::GroupNorm>(m, "GroupNorm", "x [n, channels, ...] normalised over each of some groups of channels.")

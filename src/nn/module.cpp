@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -236,6 +237,15 @@ std::string difference(const NamedTensors& old, const NamedTensors& fresh) {
 
 void Module::replace(const std::string& path, const Child<Module>& module, const ReplaceOptions& options) {
   const Child<Module> place = child(path);
+  if (!module.place_ || !*module.place_) {
+    state_->walk("", [&](const std::string& name, const Child<Module>& child, const State& parent) {
+      if (name != path) return false;
+      auto& list = const_cast<State&>(parent).children;
+      list.erase(std::find_if(list.begin(), list.end(), [&](const auto& one) { return &one.second == &child; }));
+      return true;
+    });
+    return;
+  }
   const std::string wrong = difference(place->named_parameters(), module->named_parameters());
   if (!wrong.empty() && !options.any_shapes)
     throw Error(
@@ -454,10 +464,12 @@ std::vector<std::pair<Tensor, Tensor>> Module::separate() {
 }
 Tensor Module::replace_tensor(const std::string& name, Tensor value) {
   for (NamedTensors* list : {&state_->parameters, &state_->buffers})
-    for (auto& [own, tensor] : *list)
-      if (own == name) {
+    for (auto at = list->begin(); at != list->end(); ++at)
+      if (at->first == name) {
         state_->drop_copies();
-        return tensor = std::move(value);
+        if (value.defined()) at->second = value;
+        else list->erase(at), state_->unsaved.erase(name);
+        return value;
       }
   throw Error(fmt::format("{}: there is no parameter or buffer \"{}\" of its own", title(), name));
 }

@@ -36,6 +36,18 @@ def __setattr__(self, name: str, value: float) -> None:
     object.__setattr__(self, name, value)
 
 
+def __delattr__(self, name: str) -> None:
+    """Takes a parameter, a buffer or a module away, too."""
+    if name in dict(self.named_children()):
+        self._replace(name, None)
+    elif any(own == name for own, _, _ in self._own_tensors()):
+        self._take_parameter(name, "del", True)
+        return
+    elif name not in self.__dict__:
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    self.__dict__.pop(name, None)
+
+
 def _part(self, name: str) -> Any:
     """A parameter, buffer or child of that name which is no attribute, such as those of the library's layers."""
     if not name.startswith("__"):
@@ -79,10 +91,28 @@ def __deepcopy__(self, memo: Any) -> Module:
                 made._replace_tensor(name, first)
     for name, child in self.named_children():
         made.add_module(name, copy.deepcopy(child, memo))
+    computed = self.__dict__.get("_computed", {})
     for name, value in self.__dict__.items():
         own = name in self.__dict__.get("_names", ())
-        object.__setattr__(made, name, here[name] if own else copy.deepcopy(value, memo))
+        if name not in computed:
+            object.__setattr__(made, name, here[name] if own else copy.deepcopy(value, memo))
+    for one in made.__dict__.get("_computed", {}).values():
+        one.attach(made)
     return made
+
+
+def _take_parameter(self, name: str, by: str, for_good: bool = False) -> Tensor:
+    """The parameter of that name, which is none from now on; `by` says who wants it, `for_good` that nothing takes its place."""
+    found = {own: tensor for own, tensor, _ in self._own_tensors()}.get(name)
+    names = self.__dict__.get("_names", set())
+    if found is None:
+        raise _C.Error(f"{by}: {type(self).__name__} has no parameter {name!r}")
+    if name not in names and (for_good or not isinstance(getattr(type(self), name, None), property)):
+        raise _C.Error(f"{by}: {type(self).__name__} cannot do without its own {name!r}")
+    self._replace_tensor(name, None)
+    names.discard(name)
+    self.__dict__.pop(name, None)
+    return found
 
 
 def to(self, *args: Tensor | DTypeLike | DeviceLike | None, dtype: DTypeLike | None = None, device: DeviceLike | None = None,
@@ -225,8 +255,8 @@ def __reduce_ex__(self, protocol) -> Any:
 
 
 Module._named_modules, Module.__getattr__ = Module.named_modules, _part
-for _function in (__setattr__, to, cpu, cuda, half, bfloat16, float, double, modules, named_modules, buffers, get_parameter,
+for _function in (__setattr__, __delattr__, to, cpu, cuda, half, bfloat16, float, double, modules, named_modules, buffers, get_parameter,
                   apply, requires_grad_, register_forward_pre_hook, register_forward_hook, extra_repr, replace, _see_children,
-                  add_parameter, register_buffer, __deepcopy__, __repr__, __reduce_ex__):
+                  add_parameter, register_buffer, _take_parameter, __deepcopy__, __repr__, __reduce_ex__):
     setattr(Module, _function.__name__, _function)
 Module.register_parameter, Module.register_module = Module.add_parameter, Module.add_module

@@ -332,6 +332,20 @@ class ModuleList(Module):
             if one is not self[number]:
                 self[number] = one
 
+    def __delitem__(self, index):
+        kept = self.children()
+        del kept[index]
+        for number, module in enumerate(kept):
+            if module is not self[number]:
+                self[number] = module
+        for name, _ in self.named_children()[len(kept):]:
+            self._replace(name, None)
+
+    def pop(self, index):
+        module = self[index]
+        del self[index]
+        return module
+
     def __len__(self):
         return len(self.named_children())
 
@@ -383,6 +397,20 @@ class ModuleDict(Module):
             self.replace(name, module, any_shapes=True)
         else:
             self.add_module(name, module)
+
+    def __delitem__(self, name):
+        if name not in self:
+            raise KeyError(name)
+        self._replace(name, None)
+
+    def pop(self, name):
+        module = self[name]
+        del self[name]
+        return module
+
+    def clear(self):
+        for name in self.keys():
+            del self[name]
 
     def update(self, modules):
         for name, module in dict(modules).items():

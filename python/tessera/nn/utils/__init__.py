@@ -1,10 +1,11 @@
-"""Gradients clipped, parameters as one vector, and rows of sequences (rnn)."""
+"""Gradients clipped, parameters as one vector, norms of weights, and rows of sequences (rnn)."""
 from __future__ import annotations
 
 import math
 
 from ... import _C, autograd
-from . import rnn  # noqa: F401
+from . import parametrizations, parametrize, rnn  # noqa: F401
+from .norms import remove_spectral_norm, remove_weight_norm, spectral_norm, weight_norm  # noqa: F401
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
