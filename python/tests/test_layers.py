@@ -1,5 +1,6 @@
 """Layers that PyTorch has, too: against NumPy in float64, and whole modules against what they are made of."""
 import collections
+import copy
 import math
 
 import numpy as np
@@ -308,3 +309,50 @@ def test_counts_of_batches_in_state_dicts_are_not_read():
     nn.BatchNorm2d(2).load_state_dict({**nn.BatchNorm2d(2).state_dict(), "num_batches_tracked": tessera.tensor(7)})
     with pytest.raises(tessera.Error, match="unexpected: 0.more"):
         net.load_state_dict({**there, "0.more": tessera.tensor(7)})
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("name,shape", [("BatchNorm1d", (5, 3)), ("BatchNorm1d", (4, 3, 5)), ("BatchNorm2d", (2, 3, 4, 5)), ("BatchNorm3d", (2, 3, 2, 3, 1))])
+def test_batch_norms_without_a_momentum_average_all_batches(name, shape, later):
+    torch = pytest.importorskip("torch")
+    ours, theirs = (getattr(n, name)(3, momentum=0.1 if later else None).double() for n in (nn, torch.nn))
+    ours.momentum = theirs.momentum = None
+    assert ours.momentum is None and sorted(ours.state_dict()) == sorted(theirs.state_dict())
+    for seed in range(4):
+        x = numbers(*shape, seed=seed)
+        y, z = ours(tessera.tensor(x)), theirs(torch.tensor(x))
+        np.testing.assert_allclose(y.detach().numpy(), z.detach().numpy(), atol=1e-12)
+        for key, value in theirs.state_dict().items():
+            np.testing.assert_allclose(ours.state_dict()[key].numpy(), value.numpy(), atol=1e-12)
+    twin = copy.deepcopy(ours)
+    for one in (ours, theirs, twin):
+        one.eval()
+    np.testing.assert_allclose(ours(tessera.tensor(x)).detach().numpy(), theirs(torch.tensor(x)).detach().numpy(), atol=1e-12)
+    assert ours.num_batches_tracked.item() == 4
+    twin.train()(tessera.tensor(x))
+    assert twin.num_batches_tracked.item() == 5 and ours.num_batches_tracked.item() == 4
+    fresh = getattr(nn, name)(3, momentum=None).double()
+    fresh.load_state_dict({key: tessera.tensor(value.numpy()) for key, value in theirs.state_dict().items()})
+    theirs.train()(torch.tensor(x)), fresh(tessera.tensor(x))
+    np.testing.assert_allclose(fresh.running_var.numpy(), theirs.running_var.numpy(), atol=1e-12)
+    fresh.momentum = theirs.momentum = 0.25
+    theirs(torch.tensor(x)), fresh(tessera.tensor(x))
+    np.testing.assert_allclose(fresh.running_mean.numpy(), theirs.running_mean.numpy(), atol=1e-12)
+    assert not getattr(nn, name)(3, momentum=None, affine=False, track_running_stats=False).state_dict()
+    x = tessera.tensor(x[..., None] if len(shape) == 2 else x)
+    one = nn.InstanceNorm1d(3, momentum=None, track_running_stats=True).double() if x.ndim == 3 else None
+    if one:
+        one(x)
+        assert one.running_mean.tolist() == [0, 0, 0]
+
+
+def test_batch_norm_as_a_function_with_few_arguments():
+    torch = pytest.importorskip("torch")
+    x, m, v, b = numbers(2, 3, 4), numbers(3), numbers(3, seed=1) ** 2, numbers(3, seed=2)
+    for training in (False, True):
+        for given in ((m, v), (m, v, b), (m, v, None, b), (m, v, b, b), (None, None, b, None))[:5 if training else 4]:
+            y = nn.functional.batch_norm(tessera.tensor(x), *(a if a is None else tessera.tensor(a) for a in given), training=training)
+            z = torch.nn.functional.batch_norm(torch.tensor(x), *(a if a is None else torch.tensor(a) for a in given), training=training)
+            np.testing.assert_allclose(y.numpy(), z.numpy(), atol=1e-12)
+    with pytest.raises(tessera.Error, match="^batch_norm: inference needs running statistics$"):
+        nn.functional.batch_norm(tessera.tensor(x), None, None)

@@ -53,6 +53,26 @@ def test_sizes_stay_open_where_a_module_indexes(tmp_path):
         np.testing.assert_allclose(got[name].numpy(), want[name].detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("name,shape", [("BatchNorm1d", (5, 3)), ("BatchNorm1d", (4, 3, 5)), ("BatchNorm2d", (2, 3, 4, 5)), ("BatchNorm3d", (2, 3, 2, 3, 1))])
+def test_norms_by_the_batch_are_written(tmp_path, name, shape, affine):
+    net = nn.Sequential(getattr(nn, name)(3, track_running_stats=False, affine=affine), nn.ReLU(), getattr(nn, name)(3, 0.1, None)).eval()
+    if affine:
+        nn.init.normal_(net[0].weight), nn.init.normal_(net[0].bias)
+    for opset in (18, 23):
+        tessera.onnx.save(net, tessera.randn(*shape), tmp_path / "net.onnx", opset=opset)
+        for batch in (2, 7):
+            x = tessera.randn(batch, *shape[1:]) * 3 + 1
+            wanted = net(x).detach().numpy()
+            np.testing.assert_allclose(next(iter(tessera.load_onnx(tmp_path / "net.onnx").run(x).values())).numpy(), wanted, rtol=1e-4, atol=1e-5)
+            try:
+                import onnxruntime
+            except ImportError:
+                continue
+            other = onnxruntime.InferenceSession(str(tmp_path / "net.onnx"))
+            np.testing.assert_allclose(other.run(None, {other.get_inputs()[0].name: x.numpy()})[0], wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_what_cannot_be_written(tmp_path):
     class Gives(nn.Module):
         def forward(self, x):

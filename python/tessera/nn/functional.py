@@ -477,13 +477,8 @@ def batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor |
                | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-05) -> Tensor:
     if input.numel() == 0:
         return input.clone()
-    channels = input.shape[1]
-    if running_mean is None:
-        running_mean, running_var = (creation.full((channels,), n, device=input.device) for n in (0.0, 1.0))
-    if weight is None:
-        weight = creation.ones(channels, dtype=input.dtype, device=input.device)
-    if bias is None:
-        bias = creation.zeros(channels, dtype=input.dtype, device=input.device)
+    if weight is None and bias is not None:
+        weight = creation.ones_like(bias)
     return _C.batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
 
 

@@ -153,19 +153,36 @@ class _BatchNorm(Module):
 
     def __init__(self, num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=None):
         super().__init__()
-        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.num_features, self.eps = num_features, eps
         self.weight = Parameter(creation.ones(num_features)) if affine else None
         self.bias = Parameter(creation.zeros(num_features)) if affine else None
         tracks = self.tracks if track_running_stats is None else track_running_stats
         self.register_buffer("running_mean", creation.zeros(num_features) if tracks else None)
         self.register_buffer("running_var", creation.ones(num_features) if tracks else None)
+        self.momentum = momentum
+
+    @property
+    def momentum(self):
+        return self._momentum
+
+    @momentum.setter
+    def momentum(self, value):
+        self._momentum = value
+        if value is None and self.running_mean is not None and not hasattr(self, "num_batches_tracked"):
+            self.register_buffer("num_batches_tracked", creation.zeros((), dtype=_C.dtype.int64))
 
     def _of_batch(self):
         return self.training or self.running_mean is None
 
+    def _share(self):
+        """How much of the estimates a batch becomes; without a momentum they are means over all batches, which a buffer counts."""
+        if self.momentum is not None or not self.training or self.running_mean is None:
+            return self.momentum or 0.0
+        return 1 / self.num_batches_tracked.add_(1).item()
+
     def forward(self, input):
         return functional.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, self._of_batch(),
-                                     self.momentum, self.eps)
+                                     self._share(), self.eps)
 
 
 class BatchNorm1d(_BatchNorm):
@@ -184,7 +201,7 @@ class _InstanceNorm(_BatchNorm):
 
     def forward(self, input):
         return functional.instance_norm(input, self.running_mean, self.running_var, self.weight, self.bias, self._of_batch(),
-                                        self.momentum, self.eps)
+                                        self.momentum or 0.0, self.eps)
 
 
 class InstanceNorm1d(_InstanceNorm):

@@ -88,6 +88,24 @@ Name batch_norm_in(const OpCall& c, size_t mean, size_t weight, const NormAttrs&
                  c.in(mean), c.in(mean + 1)},
                 {real("epsilon", a.eps)});
 }
+// x, weight?, bias? -> y, by the statistics of the batch. Runtimes that only evaluate lack ONNX's own training mode.
+Names batch_norm_of(const OpCall& c) {
+  const auto& a = c.attrs<NormAttrs>();
+  const DType dtype = c.out().dtype;
+  const Shape& shape = c.type(0).shape;
+  const Shape channels{shape[1]};
+  std::vector<int64_t> dims{0};
+  Shape apart(static_cast<size_t>(shape.rank() - 1), Dim(1));
+  apart[0] = shape[1];
+  for (int64_t d = 2; d < shape.rank(); ++d) dims.push_back(d);
+  const auto mean = [&](const Name& x) { return c.node("ReduceMean", {x, c.ints(dims)}); };
+  const Name x = c.in(0), centered = c.node("Sub", {x, mean(x)});
+  const Name var = mean(c.node("Mul", {centered, centered}));
+  Name y = c.node("Div", {centered, c.node("Sqrt", {c.node("Add", {var, c.number(a.eps, dtype)})})});
+  if (c.has(1)) y = c.node("Mul", {y, c.reshape(c.in_as(1, dtype), channels, apart)});
+  if (c.has(2)) y = c.node("Add", {y, c.reshape(c.in_as(2, dtype), channels, apart)});
+  return {relu_up_to(c, y, a, dtype)};
+}
 // x, mean, var, weight?, bias?, residual?
 Names batch_norm_inference_of(const OpCall& c) {
   const auto& a = c.attrs<NormAttrs>();
@@ -128,10 +146,15 @@ Names cross_entropy_of(const OpCall& c) {
 }
 
 constexpr WriterEntry entries[] = {
-    {"add_layer_norm", add_layer_norm_of}, {"batch_norm_inference", batch_norm_inference_of},
-    {"cross_entropy", cross_entropy_of},   {"group_norm", group_norm_of},
-    {"layer_norm", layer_norm_of},         {"log_softmax", softmax_of<true>},
-    {"norm_conv2d", norm_conv2d_of},       {"rms_norm", rms_norm_of},
+    {"add_layer_norm", add_layer_norm_of},
+    {"batch_norm", batch_norm_of},
+    {"batch_norm_inference", batch_norm_inference_of},
+    {"cross_entropy", cross_entropy_of},
+    {"group_norm", group_norm_of},
+    {"layer_norm", layer_norm_of},
+    {"log_softmax", softmax_of<true>},
+    {"norm_conv2d", norm_conv2d_of},
+    {"rms_norm", rms_norm_of},
     {"softmax", softmax_of<false>},
 };
 
