@@ -512,7 +512,8 @@ void bind_layers(nb::module_& m) {
   layer<nn::BatchNorm2d>(m, "BatchNorm2d", "x [n, channels, h, w] normalised over each channel.")
       .def(
           "__init__",
-          [](nn::BatchNorm2d* l, int64_t features, double eps, std::optional<double> momentum, bool affine, bool tracks) {
+          [](nn::BatchNorm2d* l, int64_t features, double eps, std::optional<double> momentum, bool affine,
+             bool tracks) {
             new (l) Overridable<nn::BatchNorm2d>(features, momentum.value_or(kOfAllBatches), eps, affine, tracks);
             if (!momentum) average_all(*l);
           },
