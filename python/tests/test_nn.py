@@ -410,3 +410,36 @@ def test_parameters_of_one_group_are_moved_as_if_alone(name):
         return [parameters[i].tolist() for i in chosen]
     assert moved(0, 1, 2)[:2] == [*moved(0), *moved(1)]
     assert moved(0, 1, 2)[2] == moved(0, 2)[1]
+
+
+def test_modules_take_the_arguments_of_pytorch():
+    def made(n):
+        net = n.Sequential(n.Linear(2, 3), n.BatchNorm1d(3))
+        net.register_parameter("scale", n.Parameter(net[0].bias.detach().clone()))
+        return net
+    torch = pytest.importorskip("torch")
+    ours, theirs = made(nn), made(torch.nn)
+    for call in (lambda m: m.named_parameters(prefix="a"), lambda m: m.named_parameters(recurse=False), lambda m: m.named_modules(prefix="net"),
+                 lambda m: m.named_buffers(prefix="b", recurse=True), lambda m: m.named_buffers(recurse=False)):
+        assert {n for n, _ in call(ours)} == {n for n, _ in call(theirs) if not n.endswith("num_batches_tracked")}
+    assert [p.shape for p in ours.parameters(recurse=False)] == [(3,)] and ours.buffers(recurse=False) == []
+    first = ours.parameters()
+    assert next(first).shape == (3,) and next(first).shape == (3, 2) and next(ours.children()) is ours[0] and next(ours.modules()) is ours
+    with pytest.raises(StopIteration):
+        next(nn.ReLU().parameters())
+    assert set(ours.state_dict(prefix="x.")) == {"x." + n for n in ours.state_dict()}
+    assert ours.state_dict(keep_vars=True)["0.weight"].requires_grad and not ours.state_dict()["0.weight"].requires_grad
+    ours(tessera.ones(4, 2)).sum().backward()
+    ours.zero_grad(set_to_none=False)
+    assert ours[0].weight.grad.tolist() == [[0, 0]] * 3
+    ours.zero_grad()
+    assert ours[0].weight.grad is None
+    assert ours.load_state_dict(ours.state_dict()) == ([], [])
+    keys = ours.load_state_dict({"0.bias": tessera.ones(3), "more": tessera.ones(1)}, strict=False)
+    assert keys.unexpected_keys == ["more"] and "0.weight" in keys.missing_keys and "0.bias" not in keys.missing_keys
+    assert ours[0].bias.tolist() == [1, 1, 1] and tessera.equal(ours.get_buffer("1.running_var"), ours[1].running_var)
+    with pytest.raises(tessera.Error, match="^get_buffer: 'x' is none of: 1.running_mean, 1.running_var$"):
+        ours.get_buffer("x")
+    ours.set_submodule("0", nn.Linear(2, 3, bias=False))
+    assert ours[0].bias is None and ours.to(tessera.ones(1).double())[0].weight.dtype == tessera.float64
+    assert ours.type(tessera.float32)[0].weight.dtype == tessera.float32

@@ -1,13 +1,15 @@
 """What Module has in Python, and Parameter."""
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from .. import _C
 from .._C import dtype
 from ..creation import tensor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .._types import Any, Callable, DTypeLike, DeviceLike, Self
+    from .._types import Any, Callable, DTypeLike, DeviceLike, Mapping, Self
 
 Module = _C._nn.Module
 
@@ -117,9 +119,11 @@ def _take_parameter(self, name: str, by: str, for_good: bool = False) -> Tensor:
 
 def to(self, *args: Tensor | DTypeLike | DeviceLike | None, dtype: DTypeLike | None = None, device: DeviceLike | None = None,
        non_blocking: bool = False) -> Module:
-    """Converts parameters and buffers in place: to a dtype, a device, or both."""
+    """Converts parameters and buffers in place: to a dtype, a device, or both, such as those of a tensor."""
     for what in args:
-        if isinstance(what, _C.dtype):
+        if isinstance(what, _C.Tensor):
+            dtype, device = what.dtype, what.device
+        elif isinstance(what, _C.dtype):
             dtype = what
         else:
             device = what
@@ -157,19 +161,110 @@ def double(self) -> Module:
     return self.to(dtype.float64)
 
 
+class Row(list):
+    """A list that next() takes, too, as iterators of PyTorch's modules are taken."""
+
+    def __next__(self) -> Any:
+        self.__dict__["at"] = at = self.__dict__.get("at", -1) + 1
+        if at >= len(self):
+            raise StopIteration
+        return self[at]
+
+
+def _named(pairs, prefix, recurse=True):
+    start = prefix + "." if prefix else ""
+    return Row((start + name if name else prefix, one) for name, one in pairs if recurse or "." not in name)
+
+
 def modules(self) -> list[Module]:
     """The module itself and all below it, each once."""
-    return [self, *(module for _, module in self._named_modules())]
+    return Row(module for _, module in self.named_modules())
 
 
-def named_modules(self) -> list[tuple[str, Module]]:
-    """The module itself, without a name, and all below it, each once under its first name."""
-    return [("", self), *self._named_modules()]
+def named_modules(self, memo: Any = None, prefix: str = "") -> list[tuple[str, Module]]:
+    """The module itself, without a name but `prefix`, and all below it, each once under its first name."""
+    return _named([("", self), *self._named_modules()], prefix)
 
 
-def buffers(self) -> list[Tensor]:
-    """Tensors that are saved but not trained."""
-    return [buffer for _, buffer in self.named_buffers()]
+def children(self) -> list[Module]:
+    """The modules of which this one is made."""
+    return Row(self._children())
+
+
+def named_children(self) -> list[tuple[str, Module]]:
+    """The same with their names."""
+    return Row(self._named_children())
+
+
+def parameters(self, recurse: bool = True) -> list[Tensor]:
+    """Every parameter once, in the order of registration; without `recurse`, those of this module alone."""
+    return Row(self._parameters_of() if recurse else (p for _, p in self.named_parameters("", False)))
+
+
+def named_parameters(self, prefix: str = "", recurse: bool = True) -> list[tuple[str, Tensor]]:
+    """The same under the first name of each, behind `prefix`."""
+    return _named(self._named_parameters(), prefix, recurse)
+
+
+def buffers(self, recurse: bool = True) -> list[Tensor]:
+    """Tensors that are saved but not trained; without `recurse`, those of this module alone."""
+    return Row(buffer for _, buffer in self.named_buffers("", recurse))
+
+
+def named_buffers(self, prefix: str = "", recurse: bool = True) -> list[tuple[str, Tensor]]:
+    """The same with their names, behind `prefix`."""
+    return _named(self._named_buffers(), prefix, recurse)
+
+
+def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> dict[str, Tensor]:
+    """Parameters and buffers, each once under its first name; no copies. They are part of no graph unless `keep_vars`."""
+    state = self._state_dict()
+    if keep_vars:
+        state |= {name: tensor for name, tensor in self._named_parameters() + self._named_buffers() if name in state}
+    return {prefix + name: tensor for name, tensor in state.items()} if prefix else state
+
+
+class Keys(NamedTuple):
+    """What a state dict lacked, and what it had beside what was sought."""
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True) -> Keys:
+    """Copies values in, converting between floating dtypes. A tied parameter may be given under any of its names."""
+    state_dict = dict(state_dict)
+    self._load_state_dict(state_dict, strict)
+    if strict:
+        return Keys([], [])
+    known = {f"{path}.{name}" if path else name for path, module in self.named_modules() for name, _, _ in module._own_tensors()}
+    return Keys([name for name in self._state_dict() if name not in state_dict], [name for name in state_dict if name not in known])
+
+
+def zero_grad(self, set_to_none: bool = True) -> None:
+    """Drops all gradients, or fills them with zeros."""
+    if set_to_none:
+        return self._zero_grad()
+    for parameter in self.parameters():
+        if parameter.grad is not None:
+            parameter.grad = parameter.grad.detach().clone().zero_()
+
+
+def get_buffer(self, target: str) -> Tensor:
+    """The buffer of that name."""
+    found = dict(self.named_buffers())
+    if target not in found:
+        raise _C.Error(f"get_buffer: {target!r} is none of: {', '.join(found)}")
+    return found[target]
+
+
+def set_submodule(self, target: str, module: Module) -> None:
+    """Puts a module where that of that name is."""
+    self.replace(target, module, any_shapes=True)
+
+
+def _as_type(self, dst_type: DTypeLike) -> Module:
+    """Converts floating parameters and buffers to a dtype."""
+    return self.to(dtype=dst_type)
 
 
 def get_parameter(self, target: str) -> Tensor:
@@ -254,9 +349,14 @@ def __reduce_ex__(self, protocol) -> Any:
     raise TypeError(f"{type(self).__name__}: modules are not pickled; state_dict() is")
 
 
-Module._named_modules, Module.__getattr__ = Module.named_modules, _part
-for _function in (__setattr__, __delattr__, to, cpu, cuda, half, bfloat16, float, double, modules, named_modules, buffers, get_parameter,
-                  apply, requires_grad_, register_forward_pre_hook, register_forward_hook, extra_repr, replace, _see_children,
-                  add_parameter, register_buffer, _take_parameter, __deepcopy__, __repr__, __reduce_ex__):
+for _name in ("named_modules", "children", "named_children", "named_parameters", "named_buffers", "state_dict", "load_state_dict",
+              "zero_grad"):
+    setattr(Module, "_" + _name, getattr(Module, _name))
+Module._parameters_of, Module.__getattr__ = Module.parameters, _part
+for _function in (__setattr__, __delattr__, to, cpu, cuda, half, bfloat16, float, double, modules, named_modules, children, named_children,
+                  parameters, named_parameters, buffers, named_buffers, state_dict, load_state_dict, zero_grad, get_parameter, get_buffer,
+                  set_submodule, apply, requires_grad_, register_forward_pre_hook, register_forward_hook, extra_repr, replace,
+                  _see_children, add_parameter, register_buffer, _take_parameter, __deepcopy__, __repr__, __reduce_ex__):
     setattr(Module, _function.__name__, _function)
+Module.type = _as_type
 Module.register_parameter, Module.register_module = Module.add_parameter, Module.add_module
