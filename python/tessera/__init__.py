@@ -12,6 +12,7 @@ from . import (  # noqa: F401
 from .amp import autocast  # noqa: F401
 from .autograd import enable_grad, inference_mode, no_grad, set_grad_enabled  # noqa: F401
 from ._documents import inherit as _inherit
+from ._pickled import load, save  # noqa: F401
 from .io import load_safetensors, save_safetensors  # noqa: F401
 from .onnx import load_onnx, run  # noqa: F401
 
@@ -30,4 +31,6 @@ uint16, int16, uint32, uint64 = dtype.uint16, dtype.int16, dtype.uint32, dtype.u
 short = int16
 float16, bfloat16, float32, float64 = dtype.float16, dtype.bfloat16, dtype.float32, dtype.float64
 half, float, double, long, int = float16, float32, float64, int64, int32
+from math import e, inf, nan, pi  # noqa: E402, F401
+newaxis, Size = None, tuple
 __version__ = _C.__version__

@@ -259,18 +259,78 @@ def retain_grad(self) -> None:
     self.register_hook(keep)
 
 
-_IN_PLACE = """abs acos asin atan ceil clamp clamp_max clamp_min cos cumsum div elu erf exp expm1 fill floor fmod index_add
-index_copy index_fill index_put index_reduce leaky_relu lerp log log1p logical_not masked_fill masked_scatter nan_to_num neg pow
-put reciprocal relu remainder renorm round rsqrt scatter scatter_add scatter_reduce sigmoid sign silu sin sqrt square tan tanh
-tril triu trunc"""
+def ndimension(self) -> int:
+    """How many dims there are."""
+    return self.ndim
+
+
+def get_device(self) -> int:
+    """The number of the GPU; -1 on the CPU."""
+    return self.device.index if self.is_cuda else -1
+
+
+def pin_memory(self) -> Tensor:
+    """The tensor itself: copies to GPUs need no pinned memory here."""
+    return self
+
+
+def bernoulli_(self, p: Operand = 0.5, *, generator: Generator | None = None) -> Tensor:
+    """Ones with that probability, and zeros."""
+    return self.copy_(_uniform(self, generator) < p)
+
+
+def exponential_(self, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+    """Fills with numbers of an exponential distribution."""
+    return self.copy_(_C.neg(_C.log1p(_C.neg(_uniform(self, generator)))) / lambd)
+
+
+def log_normal_(self, mean: float = 1.0, std: float = 2.0, *, generator: Generator | None = None) -> Tensor:
+    """Fills with numbers whose logarithms are of a normal distribution."""
+    return self.copy_(_C.exp(_C.randn(self.shape, generator, dtype.float64, self.device) * std + mean))
+
+
+def random_(self, start: int = 0, to: int | None = None, *, generator: Generator | None = None) -> Tensor:
+    """Fills with integers of [start, to), or of [0, start)."""
+    if to is None:
+        if start <= 0:
+            raise _C.Error("random_: wants a number to stay below")
+        start, to = 0, start
+    return self.copy_(_C.randint(start, to, self.shape, generator, self.device))
+
+
+def _uniform(x, generator):
+    return _C.rand(x.shape, generator, dtype.float64, x.device)
+
+
+def fill_diagonal_(self, fill_value: float) -> Tensor:
+    """Fills the diagonal of a matrix with a number."""
+    if self.ndim != 2:
+        raise _C.Error(f"fill_diagonal_: takes a matrix, not {list(self.shape)}")
+    return self.masked_fill_(creation.eye(*self.shape, dtype=dtype.bool, device=self.device), fill_value)
+
+
+def _as_type(self, dtype: DTypeLike | None = None) -> Any:
+    """To a dtype; without one, the name of the tensor's."""
+    return f"tessera.{self.dtype.name}" if dtype is None else self.to(dtype=dtype)
+
+
+_IN_PLACE = """abs acos acosh addbmm addcdiv addcmul addmm addmv addr asin asinh atan atan2 atanh baddbmm bitwise_and bitwise_left_shift
+bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil clamp clamp_max clamp_min copysign cos cosh cumprod cumsum deg2rad digamma
+div elu eq erf erfc erfinv exp exp2 expm1 fill float_power floor floor_divide fmod frac ge gt heaviside hypot index_add index_copy
+index_fill index_put index_reduce ldexp le leaky_relu lerp lgamma log log10 log1p log2 logical_and logical_not logical_or logical_xor
+logit lt masked_fill masked_scatter nan_to_num ne neg nextafter pow put rad2deg reciprocal relu remainder renorm round rsqrt scatter
+scatter_add scatter_reduce sigmoid sign silu sin sinc sinh sqrt square tan tanh tril triu trunc xlogy"""
 
 
 def _install():
     own = (numpy, __array__, __reduce_ex__, __copy__, __deepcopy__, __format__, __reversed__, to, cpu, cuda, type_as,
            is_same_size, float, double, half, bfloat16, long, int, short, char, byte, bool, view, new_full, new_zeros, new_ones,
-           new_empty, new_tensor, fill, uniform_, normal_, detach_, where, retain_grad)
+           new_empty, new_tensor, fill, uniform_, normal_, detach_, where, retain_grad, ndimension, get_device, pin_memory,
+           bernoulli_, exponential_, log_normal_, random_, fill_diagonal_)
     for function in own:
         setattr(Tensor, function.__name__, function)
+    Tensor.type, Tensor.split_with_sizes = _as_type, shapes.split
+    Tensor.is_cpu = property(lambda self: self.device.type == "cpu", doc="Whether it lives on the CPU.")
     Tensor.view_as, Tensor.nelement = shapes.reshape_as, Tensor.numel
     Tensor.data = property(Tensor.detach, doc="The same elements outside of the graph.")
     Tensor.__array_priority__ = 1000  # array + tensor is a tensor

@@ -1,4 +1,6 @@
 """Other names that PyTorch has for the same."""
+from __future__ import annotations
+
 from . import _C, functions, linalg, shapes, special
 
 absolute, arccos, arcsin, arctan, arctan2 = _C.abs, _C.acos, _C.asin, _C.atan, _C.atan2
@@ -10,6 +12,7 @@ bmm, mv, vdot = _C.matmul, _C.matmul, functions.dot
 swapaxes, swapdims, moveaxis = shapes.transpose, shapes.transpose, shapes.movedim
 cholesky_solve, cholesky_inverse, slogdet, logdet = linalg.cholesky_solve, linalg.cholesky_inverse, linalg.slogdet, linalg.logdet
 matrix_exp, qr, i0, polygamma = linalg.matrix_exp, linalg.qr, special.i0, special.polygamma
+matrix_power, vander = linalg.matrix_power, linalg.vander
 concat, concatenate, row_stack = shapes.cat, shapes.cat, shapes.vstack
 
 
@@ -21,3 +24,20 @@ swapaxes transpose, swapdims transpose, moveaxis movedim"""
 for _pair in _METHODS.split(","):
     _name, _same = _pair.split()
     setattr(_C.Tensor, _name, getattr(_C.Tensor, _same))
+    if hasattr(_C.Tensor, _same + "_"):
+        setattr(_C.Tensor, _name + "_", getattr(_C.Tensor, _same + "_"))
+for _name in ("matrix_power", "matrix_exp", "slogdet", "logdet", "cholesky_solve", "cholesky_inverse"):
+    setattr(_C.Tensor, _name, getattr(linalg, _name))
+
+
+def _det(self) -> _C.Tensor:
+    """The determinants of matrices."""
+    return _C.det(self)
+
+
+def _inverse(self) -> _C.Tensor:
+    """The inverses of matrices."""
+    return _C.inverse(self)
+
+
+_C.Tensor.det, _C.Tensor.inverse = _det, _inverse

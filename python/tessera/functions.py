@@ -6,6 +6,7 @@ import math
 
 from . import _C
 from ._guard import guard as _guard
+from ._results import MinMax as _MinMax, ValuesIndices as _ValuesIndices, named as _named
 from . import creation
 from ._C import Tensor, dtype
 from .shapes import _dims, _scalars, broadcast_tensors, diagonal, movedim, nonzero, roll
@@ -679,5 +680,41 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     factor = _C.where(_C.gt(size, maxnorm), maxnorm / (size + 1e-7), creation.ones_like(size))
     return _C.mul(input, factor)
 
+
+def positive(input: Tensor) -> Tensor:
+    """The tensor itself."""
+    return input
+
+
+def is_nonzero(input: Tensor) -> bool:
+    """Whether the only element is other than 0."""
+    if input.numel() != 1:
+        raise _C.Error(f"is_nonzero: {list(input.shape)} has not one element")
+    return input.item() != 0
+
+
+def is_complex(input: Tensor) -> bool:
+    """False: complex numbers are pairs here."""
+    return False
+
+
+def is_signed(input: Tensor) -> bool:
+    """Whether the dtype has negative numbers."""
+    return not input.dtype.name.startswith(("u", "bool"))
+
+
+def bitwise_left_shift(input: Tensor, other: Operand) -> Tensor:
+    """input << other."""
+    return input << other
+
+
+def bitwise_right_shift(input: Tensor, other: Operand) -> Tensor:
+    """input >> other."""
+    return input >> other
+
+
+for _name in ("max", "min", "median", "sort", "topk", "kthvalue", "cummax", "cummin"):
+    globals()[_name] = _named(_ValuesIndices)(globals()[_name])
+aminmax = _named(_MinMax)(aminmax)
 
 _guard(globals())

@@ -8,6 +8,7 @@ import math
 from . import _C, creation, functions, shapes
 from ._guard import guard as _guard
 from ._C import Tensor, dtype
+from ._results import ValuesIndices as _ValuesIndices, named as _named
 from .shapes import _scalars
 
 TYPE_CHECKING = False
@@ -198,5 +199,7 @@ def _neighbours(x, y, whole):
 
 trapz = shapes.trapezoid
 
+
+mode, nanmedian = _named(_ValuesIndices)(mode), _named(_ValuesIndices)(nanmedian)
 
 _guard(globals())

@@ -6,6 +6,7 @@ from . import functional, init, utils  # noqa: F401
 from .base import Module, Parameter  # noqa: F401
 from .layers import *  # noqa: F401, F403
 from .cells import *  # noqa: F401, F403
+from . import parameter, redraw  # noqa: F401
 from .transformer import (  # noqa: F401
     MultiheadAttention, Transformer, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer)
 

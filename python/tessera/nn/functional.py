@@ -198,6 +198,15 @@ def _avg_pool(n):
     return pool
 
 
+def _lp_pool(n):
+    def pool(input: Tensor, norm_type: float, kernel_size: Dims, stride: Dims | None = None, ceil_mode: bool = False) -> Tensor:
+        means = (avg_pool1d, avg_pool2d, avg_pool3d)[n - 1](_C.pow(input, norm_type), kernel_size, stride, 0, ceil_mode)
+        return _C.pow(_C.sign(means) * _C.relu(_C.abs(means)) * math.prod(_each(kernel_size, n)), 1.0 / norm_type)
+    pool.__name__ = f"lp_pool{n}d"
+    pool.__doc__ = f"Norms of order norm_type of windows: x [n, c, sizes of {n} dims] -> [n, c, windows]."
+    return pool
+
+
 def _adaptive(n, plain):
     @_batched(n + 2)
     def pool(input: Tensor, output_size: int | Sequence[int | None], return_indices: bool = False) -> Any:
@@ -253,6 +262,7 @@ def _unpool(n):
 
 max_pool1d, max_pool2d, max_pool3d = map(_max_pool, (1, 2, 3))
 avg_pool1d, avg_pool2d, avg_pool3d = map(_avg_pool, (1, 2, 3))
+lp_pool1d, lp_pool2d, lp_pool3d = map(_lp_pool, (1, 2, 3))
 max_unpool1d, max_unpool2d, max_unpool3d = map(_unpool, (1, 2, 3))
 adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = (_adaptive(n, _C.adaptive_avg_pool) for n in (1, 2, 3))
 adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = (_adaptive(n, _C.adaptive_max_pool) for n in (1, 2, 3))
@@ -705,5 +715,26 @@ def _may_write(name, function):
 for _name in """relu relu6 elu selu celu silu mish hardswish hardsigmoid leaky_relu hardtanh threshold rrelu dropout dropout1d
 dropout2d dropout3d alpha_dropout feature_alpha_dropout""".split():
     globals()[_name] = _may_write(_name, globals()[_name])
+
+
+def _in_place(name, function):
+    def write(input: Tensor, *args: Any) -> Tensor:
+        return function(input, *args, inplace=True)
+    write.__name__, write.__doc__ = name, f"{function.__name__}(), written to its input."
+    return write
+
+
+for _name in "relu elu selu celu leaky_relu hardtanh threshold rrelu".split():
+    globals()[_name + "_"] = _in_place(_name + "_", globals()[_name])
+
+
+def upsample_nearest(input: Tensor, size: Dims | None = None, scale_factor: float | Sequence[float] | None = None) -> Tensor:
+    """interpolate() with the nearest elements."""
+    return interpolate(input, size, scale_factor, "nearest")
+
+
+def upsample_bilinear(input: Tensor, size: Dims | None = None, scale_factor: float | Sequence[float] | None = None) -> Tensor:
+    """interpolate() of images, corners on corners."""
+    return interpolate(input, size, scale_factor, "bilinear", align_corners=True)
 
 _guard(globals())

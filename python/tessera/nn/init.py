@@ -113,3 +113,26 @@ def kaiming_normal_(tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinea
                     None) -> Tensor:
     """Normal, with variance gain² / fan; `a` is the slope of leaky_relu. He et al. 2015."""
     return normal_(tensor, 0, _std(tensor, a, mode, nonlinearity), generator)
+
+
+def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
+    """Filters of convolutions that give their input, as many channels as there are, in each of `groups`."""
+    if tensor.ndim not in (3, 4, 5) or tensor.shape[0] % groups:
+        raise _C.Error(f"dirac_: {list(tensor.shape)} are no filters of a convolution of {groups} groups")
+    out = tensor.shape[0] // groups
+    zeros_(tensor)
+    for group in range(groups):
+        for d in range(min(out, tensor.shape[1])):
+            tensor.detach()[(group * out + d, d, *(n // 2 for n in tensor.shape[2:]))] = 1
+    return tensor
+
+
+def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Any = None) -> Tensor:
+    """A matrix of normal numbers, with that fraction of each column 0."""
+    if tensor.ndim != 2:
+        raise _C.Error(f"sparse_: takes a matrix, not {list(tensor.shape)}")
+    normal_(tensor, 0, std, generator)
+    zeros = math.ceil(sparsity * tensor.shape[0])
+    ranks = _C.argsort(_C.argsort(_C.rand(tensor.shape, generator, _C.dtype.float64, tensor.device), 0), 0)
+    tensor.detach().masked_fill_(ranks < zeros, 0)
+    return tensor

@@ -16,12 +16,33 @@ class _Functional(Module):
         super().__init__()
         given = _signature_of(self.function).bind_partial(*[None] * self.tensors, *args, **options).arguments
         self.options = dict(list(given.items())[self.tensors:])
+        for name, value in self.options.items():
+            if isinstance(value, _C.Tensor):  # goes where the module goes
+                self.register_buffer(name, value)
+
+    def _given(self):
+        return {name: getattr(self, name) if isinstance(value, _C.Tensor) else value for name, value in self.options.items()}
 
     def forward(self, *tensors):
-        return type(self).function(*tensors, **self.options)
+        return type(self).function(*tensors, **self._given())
 
     def extra_repr(self):
         return ", ".join(f"{name}={value}" for name, value in self.options.items())
+
+    def __getattr__(self, name):
+        """An option, given or by default."""
+        if name in self.__dict__.get("options", ()):
+            return self.options[name]
+        known = {} if name.startswith("_") else dict(list(_signature_of(self.function).parameters.items())[self.tensors:])
+        if name in known and known[name].default not in (known[name].empty, ...):
+            return known[name].default
+        return super().__getattr__(name)
+
+    def __setattr__(self, name, value):
+        if name in self.__dict__.get("options", ()) and not isinstance(value, _C.Tensor):
+            self.options[name] = value
+        else:
+            super().__setattr__(name, value)
 
 
 def _layer(name, function, tensors=1, base=None):
@@ -37,7 +58,8 @@ AdaptiveMaxPool3d adaptive_max_pool3d, LeakyReLU leaky_relu, ELU elu, SELU selu,
 LogSoftmax log_softmax, Softmin softmin, Softsign softsign, Softshrink softshrink, Hardtanh hardtanh, Hardswish hardswish,
 Hardsigmoid hardsigmoid, Hardshrink hardshrink, Mish mish, LogSigmoid logsigmoid, Tanhshrink tanhshrink, Threshold threshold,
 GLU glu, PixelShuffle pixel_shuffle, PixelUnshuffle pixel_unshuffle, Upsample interpolate, Unfold unfold, Fold fold,
-ChannelShuffle channel_shuffle, LocalResponseNorm local_response_norm"""
+ChannelShuffle channel_shuffle, LocalResponseNorm local_response_norm, LPPool1d lp_pool1d, LPPool2d lp_pool2d, LPPool3d lp_pool3d,
+UpsamplingNearest2d upsample_nearest, UpsamplingBilinear2d upsample_bilinear"""
 _TWO = """CrossEntropyLoss cross_entropy, MSELoss mse_loss, L1Loss l1_loss, NLLLoss nll_loss, BCELoss binary_cross_entropy,
 BCEWithLogitsLoss binary_cross_entropy_with_logits, SmoothL1Loss smooth_l1_loss, HuberLoss huber_loss, KLDivLoss kl_div,
 PoissonNLLLoss poisson_nll_loss, HingeEmbeddingLoss hinge_embedding_loss, SoftMarginLoss soft_margin_loss,
@@ -63,6 +85,15 @@ class Identity(Module):
         return input
 
 
+class Softmax2d(Module):
+    """softmax() over the channels of images, [n, c, h, w] or [c, h, w]."""
+
+    def forward(self, input):
+        if input.ndim not in (3, 4):
+            raise _C.Error(f"Softmax2d: takes 3 or 4 dims, not {list(input.shape)}")
+        return functional.softmax(input, -3)
+
+
 class Unflatten(Module):
     """A dim as several."""
 
@@ -78,7 +109,7 @@ class _TrainedOnly(_Functional):
     """A function that is what it is in training, and nothing in evaluation."""
 
     def forward(self, input):
-        return type(self).function(input, training=self.training, **self.options)
+        return type(self).function(input, training=self.training, **self._given())
 
 
 for _name, _function in (("Dropout1d", "dropout1d"), ("Dropout2d", "dropout2d"), ("Dropout3d", "dropout3d"), ("RReLU", "rrelu"),
@@ -291,13 +322,30 @@ class ParameterList(Module):
         return (tensor for _, tensor, _ in self._own_tensors())
 
 
+    def __setitem__(self, index, value):
+        setattr(self, self._own_tensors()[index][0], value if isinstance(value, Parameter) else Parameter(value))
+
+    def extend(self, values):
+        for value in values:
+            self.append(value)
+        return self
+
+
 class ParameterDict(Module):
     """Parameters by name."""
 
     def __init__(self, parameters=None):
         super().__init__()
-        for name, value in (parameters or {}).items():
+        self.update(parameters or {})
+
+    def update(self, parameters):
+        for name, value in dict(parameters).items():
             self[name] = value
+
+    def __delitem__(self, name):
+        if name not in self:
+            raise KeyError(name)
+        delattr(self, name)
 
     def __setitem__(self, name, value):
         setattr(self, name, value if isinstance(value, Parameter) else Parameter(value))
@@ -397,8 +445,30 @@ def _extend(self, modules: Any) -> Module:  # noqa: F821
     return self
 
 
+def _insert(self, index: int, module: Module) -> Module:  # noqa: F821
+    """Puts a module before the one of that number."""
+    ModuleList.insert(self, index, module)
+    return self
+
+
+def _joined(self, other: Any) -> Module:  # noqa: F821
+    """The parts of both, in turn."""
+    return type(self)(*self, *other)
+
+
+def _delete(self, index: int | slice) -> None:
+    """Takes modules away."""
+    ModuleList.__delitem__(self, index)
+
+
+def _pop(self, index: int) -> Module:
+    """Takes a module away, and gives it."""
+    return ModuleList.pop(self, index)
+
+
 _Sequential = _C._nn.Sequential
 _Sequential.__setitem__, _Sequential.__getitem__, _Sequential.extend = _set_child, _part_of, _extend
+_Sequential.insert, _Sequential.__add__, _Sequential.__delitem__, _Sequential.pop = _insert, _joined, _delete, _pop
 
 
 class ModuleDict(Module):
@@ -406,8 +476,7 @@ class ModuleDict(Module):
 
     def __init__(self, modules=None):
         super().__init__()
-        for name, module in (modules or {}).items():
-            self[name] = module
+        self.update(modules or {})
 
     def __setitem__(self, name, module):
         if name in self:
