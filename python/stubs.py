@@ -15,7 +15,7 @@ import types
 
 TYPES = "from tessera._types import (Any, Callable, Device, DeviceLike, Dims, DType, DTypeLike, Generator, Iterable, Iterator,\n" \
         "                            Mapping, Model, Module, Operand, PathLike, Self, Sequence, Tensor)\n"
-MODULES = ["_pickled", "_results", "aliases", "amp", "autograd", "creation", "cuda", "data", "distributed", "fft", "functions", "io", "linalg", "masked", "models", "nn", "nn.base", "nn.cells",
+MODULES = ["_pickled", "aliases", "amp", "autograd", "creation", "cuda", "data", "distributed", "fft", "functions", "io", "linalg", "masked", "models", "nn", "nn.base", "nn.cells",
            "nn.functional", "nn.init", "nn.layers", "nn.parameter", "nn.redraw", "nn.transformer", "nn.utils", "nn.utils.norms", "nn.utils.parametrizations", "nn.utils.parametrize", "nn.utils.rnn", "onnx", "optim", "optim.lr_scheduler", "shapes", "signal", "signal.windows", "special", "statistics", "train", "utils", "utils.checkpoint", ""]
 # Names that types have in annotations and that classes use for something else.
 SHADOWED = re.compile(r"(?<![\w.\"'])(int|float|bool)(?![\w\"'(])")

@@ -32,5 +32,5 @@ short = int16
 float16, bfloat16, float32, float64 = dtype.float16, dtype.bfloat16, dtype.float32, dtype.float64
 half, float, double, long, int = float16, float32, float64, int64, int32
 from math import e, inf, nan, pi  # noqa: E402, F401
-newaxis, Size = None, tuple
+newaxis = None
 __version__ = _C.__version__

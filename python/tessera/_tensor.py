@@ -269,6 +269,11 @@ def get_device(self) -> int:
     return self.device.index if self.is_cuda else -1
 
 
+def _is_cpu(self) -> builtins.bool:
+    """Whether it lives on the CPU."""
+    return self.device.type == "cpu"
+
+
 def pin_memory(self) -> Tensor:
     """The tensor itself: copies to GPUs need no pinned memory here."""
     return self
@@ -330,7 +335,7 @@ def _install():
     for function in own:
         setattr(Tensor, function.__name__, function)
     Tensor.type, Tensor.split_with_sizes = _as_type, shapes.split
-    Tensor.is_cpu = property(lambda self: self.device.type == "cpu", doc="Whether it lives on the CPU.")
+    Tensor.is_cpu = property(_is_cpu)
     Tensor.view_as, Tensor.nelement = shapes.reshape_as, Tensor.numel
     Tensor.data = property(Tensor.detach, doc="The same elements outside of the graph.")
     Tensor.__array_priority__ = 1000  # array + tensor is a tensor

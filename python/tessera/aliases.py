@@ -30,12 +30,12 @@ for _name in ("matrix_power", "matrix_exp", "slogdet", "logdet", "cholesky_solve
     setattr(_C.Tensor, _name, getattr(linalg, _name))
 
 
-def _det(self) -> _C.Tensor:
+def _det(self) -> Tensor:  # noqa: F821
     """The determinants of matrices."""
     return _C.det(self)
 
 
-def _inverse(self) -> _C.Tensor:
+def _inverse(self) -> Tensor:  # noqa: F821
     """The inverses of matrices."""
     return _C.inverse(self)
 

@@ -175,6 +175,19 @@ TEST(Replace, RefusesOtherShapesUnlessToldTo) {
   EXPECT_EQ(error_of([&] { outer->replace("1.0", outer); }), "Sequential: the new \"1.0\" would be a part of itself");
 }
 
+TEST(Replace, TakesAwayForAnEmptyChild) {
+  Net net;
+  const Tensor x = randn({4, 3});
+  const Tensor before = net(x);
+  const size_t count = net.parameters().size();
+  net.replace("first.hidden", Child<Module>());
+  EXPECT_EQ(net.child("first")->children().size(), 1);
+  EXPECT_EQ(net.parameters().size(), count - 2);
+  EXPECT_EQ(distance(net(x), before), 0);  // who holds it calls it
+  EXPECT_EQ(error_of([&] { net.replace("first.hidden", Child<Module>()); }),
+            "Net: there is no \"first.hidden\" below it; its children are \"first\", \"rest\"");
+}
+
 TEST(Replace, KeepsTheMode) {
   Net net;
   net.eval();

@@ -20,8 +20,7 @@ bool is_of_training(const Op& op) {
 }
 
 // What ONNX lacks, or this library does for itself alone.
-const std::set<std::string_view> kWithout = {"batch_norm",
-                                             "batch_norm_add",
+const std::set<std::string_view> kWithout = {"batch_norm_add",
                                              "batch_norm_known",
                                              "conv2d_moments",
                                              "custom_function",

@@ -161,7 +161,7 @@ def double(self) -> Module:
     return self.to(dtype.float64)
 
 
-class Row(list):
+class _Row(list):
     """A list that next() takes, too, as iterators of PyTorch's modules are taken."""
 
     def __next__(self) -> Any:
@@ -173,12 +173,12 @@ class Row(list):
 
 def _named(pairs, prefix, recurse=True):
     start = prefix + "." if prefix else ""
-    return Row((start + name if name else prefix, one) for name, one in pairs if recurse or "." not in name)
+    return _Row((start + name if name else prefix, one) for name, one in pairs if recurse or "." not in name)
 
 
 def modules(self) -> list[Module]:
     """The module itself and all below it, each once."""
-    return Row(module for _, module in self.named_modules())
+    return _Row(module for _, module in self.named_modules())
 
 
 def named_modules(self, memo: Any = None, prefix: str = "") -> list[tuple[str, Module]]:
@@ -188,17 +188,17 @@ def named_modules(self, memo: Any = None, prefix: str = "") -> list[tuple[str, M
 
 def children(self) -> list[Module]:
     """The modules of which this one is made."""
-    return Row(self._children())
+    return _Row(self._children())
 
 
 def named_children(self) -> list[tuple[str, Module]]:
     """The same with their names."""
-    return Row(self._named_children())
+    return _Row(self._named_children())
 
 
 def parameters(self, recurse: bool = True) -> list[Tensor]:
     """Every parameter once, in the order of registration; without `recurse`, those of this module alone."""
-    return Row(self._parameters_of() if recurse else (p for _, p in self.named_parameters("", False)))
+    return _Row(self._parameters_of() if recurse else (p for _, p in self.named_parameters("", False)))
 
 
 def named_parameters(self, prefix: str = "", recurse: bool = True) -> list[tuple[str, Tensor]]:
@@ -208,7 +208,7 @@ def named_parameters(self, prefix: str = "", recurse: bool = True) -> list[tuple
 
 def buffers(self, recurse: bool = True) -> list[Tensor]:
     """Tensors that are saved but not trained; without `recurse`, those of this module alone."""
-    return Row(buffer for _, buffer in self.named_buffers("", recurse))
+    return _Row(buffer for _, buffer in self.named_buffers("", recurse))
 
 
 def named_buffers(self, prefix: str = "", recurse: bool = True) -> list[tuple[str, Tensor]]:
@@ -224,20 +224,20 @@ def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> dict[str, 
     return {prefix + name: tensor for name, tensor in state.items()} if prefix else state
 
 
-class Keys(NamedTuple):
+class _Keys(NamedTuple):
     """What a state dict lacked, and what it had beside what was sought."""
     missing_keys: list[str]
     unexpected_keys: list[str]
 
 
-def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True) -> Keys:
+def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True) -> Any:
     """Copies values in, converting between floating dtypes. A tied parameter may be given under any of its names."""
     state_dict = dict(state_dict)
     self._load_state_dict(state_dict, strict)
     if strict:
-        return Keys([], [])
+        return _Keys([], [])
     known = {f"{path}.{name}" if path else name for path, module in self.named_modules() for name, _, _ in module._own_tensors()}
-    return Keys([name for name in self._state_dict() if name not in state_dict], [name for name in state_dict if name not in known])
+    return _Keys([name for name in self._state_dict() if name not in state_dict], [name for name in state_dict if name not in known])
 
 
 def zero_grad(self, set_to_none: bool = True) -> None:

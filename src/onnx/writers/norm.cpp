@@ -88,7 +88,8 @@ Name batch_norm_in(const OpCall& c, size_t mean, size_t weight, const NormAttrs&
                  c.in(mean), c.in(mean + 1)},
                 {real("epsilon", a.eps)});
 }
-// x, weight?, bias? -> y, by the statistics of the batch. Runtimes that only evaluate lack ONNX's own training mode.
+// x, weight?, bias? -> y, and mean and variance (divided by n - 1) of the batch. Runtimes that only evaluate lack
+// ONNX's own training mode.
 Names batch_norm_of(const OpCall& c) {
   const auto& a = c.attrs<NormAttrs>();
   const DType dtype = c.out().dtype;
@@ -98,13 +99,19 @@ Names batch_norm_of(const OpCall& c) {
   Shape apart(static_cast<size_t>(shape.rank() - 1), Dim(1));
   apart[0] = shape[1];
   for (int64_t d = 2; d < shape.rank(); ++d) dims.push_back(d);
-  const auto mean = [&](const Name& x) { return c.node("ReduceMean", {x, c.ints(dims)}); };
-  const Name x = c.in(0), centered = c.node("Sub", {x, mean(x)});
-  const Name var = mean(c.node("Mul", {centered, centered}));
+  const auto mean_of = [&](const Name& x) { return c.node("ReduceMean", {x, c.ints(dims)}); };
+  const Name x = c.in(0), mean = mean_of(x), centered = c.node("Sub", {x, mean});
+  const Name var = mean_of(c.node("Mul", {centered, centered}));
   Name y = c.node("Div", {centered, c.node("Sqrt", {c.node("Add", {var, c.number(a.eps, dtype)})})});
   if (c.has(1)) y = c.node("Mul", {y, c.reshape(c.in_as(1, dtype), channels, apart)});
   if (c.has(2)) y = c.node("Add", {y, c.reshape(c.in_as(2, dtype), channels, apart)});
-  return {relu_up_to(c, y, a, dtype)};
+  const Name sizes = c.node("Gather", {c.node("Shape", {x}), c.ints(dims)});
+  const Name n = c.cast(c.node("ReduceProd", {sizes}, {integer("keepdims", 0)}), Int64, dtype);
+  const Name estimate = c.node("Div", {c.node("Mul", {var, n}), c.node("Sub", {n, c.number(1, dtype)})});
+  const auto flat = [&](const Name& name) {
+    return c.cast(c.node("Reshape", {name, c.ints({-1})}), dtype, c.out(1).dtype);
+  };
+  return {relu_up_to(c, y, a, dtype), flat(mean), flat(estimate)};
 }
 // x, mean, var, weight?, bias?, residual?
 Names batch_norm_inference_of(const OpCall& c) {
