@@ -55,7 +55,9 @@ def load(f: Any, map_location: DeviceLike | None = None, *, weights_only: bool =
             raise _C.FileError("load: this is a file of PyTorch's; write it there with safetensors, and read it with load_safetensors()")
         file.seek(0)
         value = (_Reader if weights_only else pickle.Unpickler)(file).load()
-    except (pickle.UnpicklingError, EOFError) as error:
+    except _C.FileError:
+        raise
+    except Exception as error:  # a damaged file may ask for anything
         raise _C.FileError(f"load: the file is damaged: {error}") from error
     finally:
         if file is not f:

@@ -123,6 +123,21 @@ def test_objects_are_saved(tmp_path):
             tessera.load(bad)
 
 
+def test_damaged_files_are_one_error(tmp_path, rng):
+    whole = io.BytesIO()
+    tessera.save({"weight": tessera.arange(3), "more": [1.5, "text", None]}, whole)
+    content, refused = whole.getvalue(), 0
+    for at in range(len(content)):
+        cut, changed = content[:at], bytearray(content)
+        changed[at] ^= int(rng.integers(1, 256))
+        for damaged in (cut, bytes(changed)):
+            try:
+                tessera.load(io.BytesIO(damaged))
+            except tessera.FileError:
+                refused += 1
+    assert refused > len(content)
+
+
 LAYERS = [("LPPool1d", (2, 3), (2, 3, 9)), ("LPPool2d", (2, (3, 2), 2), (2, 3, 7, 6)), ("LPPool3d", (3, 2), (1, 2, 4, 4, 5)), ("Softmax2d", (), (2, 3, 4, 5)),
           ("UpsamplingNearest2d", (None, 2), (1, 2, 3, 4)), ("UpsamplingBilinear2d", ((5, 7),), (1, 2, 3, 4))]
 

@@ -137,7 +137,7 @@ R only_element(const Tensor& t) {
   if (t.device().meta) throw Error("item: " + describe(t) + " has no memory, so its value cannot be read");
   alignas(8) std::byte copy[8];
   if (t.device().is_gpu()) gpu::read(copy, t);
-  const void* p = t.device().is_gpu() ? copy : t.data_ptr();
+  const void* p = t.device().is_gpu() ? copy : t.place();
   return with_element_type(t.dtype(), [&]<class T>(T*) { return static_cast<R>(*static_cast<const T*>(p)); });
 }
 }  // namespace

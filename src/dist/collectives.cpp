@@ -197,7 +197,7 @@ Tensors reduce_list(std::span<const Tensor> tensors, const Attrs& attrs) {
     way.engine->all_reduce(call, segments);
   }
   for (size_t i = 0; i < tensors.size(); ++i)
-    if (sent[i].data_ptr() != tensors[i].data_ptr()) Tensor(tensors[i]).copy_(sent[i]);
+    if (sent[i].place() != tensors[i].place()) Tensor(tensors[i]).copy_(sent[i]);
   if (way.through_host()) way.settle();
   return Tensors(tensors.begin(), tensors.end());
 }

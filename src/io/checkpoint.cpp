@@ -95,7 +95,7 @@ uint64_t save_with_checksum(const std::string& path, const StateDict& named, con
     file.write(data, bytes);
   };
   write(header.data(), header.size());
-  for (const auto& [key, t] : tensors) write(dense_on_host(t).data_ptr(), bytes_of(t));
+  for (const auto& [key, t] : tensors) write(dense_on_host(t).place(), bytes_of(t));
   const uint64_t sum = hash.value();
   file.write(&sum, sizeof sum);
   keep_replaced(path, keep);

@@ -179,8 +179,7 @@ Tensor whole_of(const std::vector<Block>& blocks) {
   Tensor out = empty(Shape(first.whole.begin(), first.whole.end()), blocks[0].meta.dtype);
   for (const Block& b : blocks) {
     const Tensor part = b.part->tensor(key_of(*b.slice));
-    copy_block(static_cast<char*>(out.data_ptr()), static_cast<const char*>(part.data_ptr()), *b.slice,
-               size_of(out.dtype()));
+    copy_block(static_cast<char*>(out.place()), static_cast<const char*>(part.place()), *b.slice, size_of(out.dtype()));
   }
   return out;
 }

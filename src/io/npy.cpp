@@ -154,7 +154,7 @@ void save_npy(const std::string& path, const Tensor& tensor) {
   file.write("\x01\x00", 2);
   file.write(&size, 2);
   file.write(header.data(), header.size());
-  file.write(host.data_ptr(), bytes_of(host));
+  file.write(host.place(), bytes_of(host));
   file.commit();
 }
 

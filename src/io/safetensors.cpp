@@ -225,7 +225,7 @@ void save_safetensors(const std::string& path, const StateDict& tensors, const M
   AtomicFile file(path);
   const std::string header = safetensors_header(order, metadata);
   file.write(header.data(), header.size());
-  for (const auto& [key, t] : order) file.write(dense_on_host(t).data_ptr(), bytes_of(t));
+  for (const auto& [key, t] : order) file.write(dense_on_host(t).place(), bytes_of(t));
   file.commit();
 }
 

@@ -356,7 +356,7 @@ namespace {
 bool equal_bytes(const Tensor& a, const Tensor& b) {
   if (a.dtype() != b.dtype() || a.shape() != b.shape()) return false;
   const Tensor x = a.to(cpu()).contiguous(), y = b.to(cpu()).contiguous();
-  return std::memcmp(x.data_ptr(), y.data_ptr(), static_cast<size_t>(x.numel()) * size_of(x.dtype())) == 0;
+  return std::memcmp(x.place(), y.place(), static_cast<size_t>(x.numel()) * size_of(x.dtype())) == 0;
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ void write_external(const std::vector<GraphWriter::Weight>& weights, AtomicFile&
   const std::string zeros(64, '\0');
   for (const auto& [name, tensor] : weights) {
     const size_t bytes = bytes_of(tensor);
-    file.write(tensor.data_ptr(), bytes);
+    file.write(tensor.place(), bytes);
     file.write(zeros.data(), padded_bytes(bytes) - bytes);
   }
 }

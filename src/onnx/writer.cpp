@@ -137,7 +137,7 @@ Name GraphWriter::constant(const Tensor& value) {
   };
   if (bytes > 4096) return add();
   std::string key = fmt::format("{}{} ", tessera::name(dense.dtype()), to_string(dense.shape()));
-  key.append(static_cast<const char*>(dense.data_ptr()), bytes);
+  key.append(static_cast<const char*>(dense.place()), bytes);
   const auto it = constants_.find(key);
   return it != constants_.end() ? it->second : constants_.emplace(key, add()).first->second;
 }
@@ -318,7 +318,7 @@ ValueInfoProto GraphWriter::info(const Name& name, int32_t value) {
 TensorProto GraphWriter::weight(const Weight& w) const {
   TensorProto out{.data_type = data_type_of(w.tensor.dtype()), .name = w.name};
   for (const Dim d : w.tensor.shape()) out.dims.push_back(d.value());
-  const auto* const data = static_cast<const char*>(w.tensor.data_ptr());
+  const auto* const data = static_cast<const char*>(w.tensor.place());
   out.raw_data = Bytes(data ? data : "", bytes_of(w.tensor));
   return out;
 }

@@ -201,7 +201,7 @@ def _avg_pool(n):
 def _lp_pool(n):
     def pool(input: Tensor, norm_type: float, kernel_size: Dims, stride: Dims | None = None, ceil_mode: bool = False) -> Tensor:
         means = (avg_pool1d, avg_pool2d, avg_pool3d)[n - 1](_C.pow(input, norm_type), kernel_size, stride, 0, ceil_mode)
-        return _C.pow(_C.sign(means) * _C.relu(_C.abs(means)) * math.prod(_each(kernel_size, n)), 1.0 / norm_type)
+        return _C.pow(means * math.prod(_each(kernel_size, n)), 1.0 / norm_type)
     pool.__name__ = f"lp_pool{n}d"
     pool.__doc__ = f"Norms of order norm_type of windows: x [n, c, sizes of {n} dims] -> [n, c, windows]."
     return pool

@@ -321,7 +321,6 @@ class ParameterList(Module):
     def __iter__(self):
         return (tensor for _, tensor, _ in self._own_tensors())
 
-
     def __setitem__(self, index, value):
         setattr(self, self._own_tensors()[index][0], value if isinstance(value, Parameter) else Parameter(value))
 

@@ -153,7 +153,7 @@ ByLast by_last(const Call& call, bool gradient) {
   if (conv_dtype(from) != Float32 || lie_last({&from, &to}) != Reason::Ok || is_depthwise(call, weight) ||
       is_empty(call) || (a.groups == 1 && to.size(1) > 8))
     return ByLast::None;
-  const bool strided = a.stride[0] * a.stride[1] > 1;
+  const bool strided = is_strided(call);
   const ConvCost cost(a, gradient ? to : from, weight, gradient ? from : to);
   std::pair<double, ByLast> best{cost.direct_of_few(gradient), ByLast::Direct};
   best = std::min(best, {cost.turned_planes(gradient), ByLast::Planes});
@@ -291,8 +291,7 @@ Reason input_grad_takes_copied_direct(const Call& call) {
   if (const auto reason = taken_by_rows<ByRows::Copies>(call, true)) return *reason;
   const Operand &weight = call.in[1], &dx = call.out[0];
   const auto& a = call.attrs.as<ConvAttrs>();
-  const bool strided = a.stride[0] * a.stride[1] > 1;
-  const bool many = strided || weight.size(0) / a.groups >= 12;
+  const bool strided = is_strided(call), many = strided || weight.size(0) / a.groups >= 12;
   return if_least(dx.size(3) < short_row * a.stride[1] && (has_taps(weight) || strided) && many);
 }
 

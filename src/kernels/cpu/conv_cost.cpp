@@ -67,6 +67,8 @@ ConvCost::ConvCost(const ConvAttrs& a, const Operand& x, const Operand& weight, 
   }
 }
 
+double ConvCost::met() const { return std::min(taps[0], stride[0]) * std::min(taps[1], stride[1]); }
+
 double ConvCost::scatter(bool gradient) const {
   const double from = images * (gradient ? places[0] * places[1] : size[0] * size[1]);
   const double to = images * (gradient ? size[0] * size[1] : places[0] * places[1]);
@@ -96,13 +98,13 @@ double ConvCost::full_vectors() const { return elements_y() * channels * taps[0]
 
 double ConvCost::turned_planes(bool gradient) const {
   const double summed = gradient ? filters : channels, each = gradient ? channels : filters, panels = parts(each, 8);
-  const double strides = stride[0] * stride[1], met = std::min(taps[0], stride[0]) * std::min(taps[1], stride[1]);
+  const double strides = stride[0] * stride[1];
   const double columns = is_point() ? size[0] * size[1] : gradient ? size[1] / stride[1] : places[1];
   const double pitch = columns + (taps[1] - 1) * dilation[1] / (gradient ? 1 : stride[1]);
   const double lines = images * groups * (is_point() ? 1 : gradient ? size[0] * stride[1] : places[0]);
   const double window = taps[0] * taps[1] / (gradient ? strides : 1);
-  const double copied = gradient ? elements_y() * strides : elements_x() * met / strides;
-  const double copied_rows = gradient ? places[0] * met : size[0] * std::min(taps[1], stride[1]);
+  const double copied = gradient ? elements_y() * strides : elements_x() * met() / strides;
+  const double copied_rows = gradient ? places[0] * met() : size[0] * std::min(taps[1], stride[1]);
   const double written = gradient ? elements_x() : elements_y();
   // Lines of many channels leave the first-level cache before the next channel is read.
   const double lost = groups == 1 && summed * (gradient ? places[1] : size[1]) > 16384 ? 6 * copied : 0;
@@ -153,8 +155,7 @@ double ConvCost::filters_again() const {
 
 double ConvCost::spread(bool gradient) const {
   const double summed = gradient ? filters : channels, blocks = vectors(groups * (gradient ? channels : filters));
-  const double met = std::min(taps[0], stride[0]) * std::min(taps[1], stride[1]);
-  const double copied = gradient ? images * places[0] * places[1] * met : spread_pixels();
+  const double copied = gradient ? images * places[0] * places[1] * met() : spread_pixels();
   const double products = images * tap_rows_inside * places[1] * taps[1];
   const double pixels = images * (gradient ? size[0] * size[1] : places[0] * places[1]);
   const double rows = gradient ? size[0] * std::min(taps[1], stride[1]) : places[0];
@@ -162,7 +163,7 @@ double ConvCost::spread(bool gradient) const {
   const double all = blocks * (spread_copy(summed, gradient ? channels : filters) * summed * copied +
                                each_product * summed * products + 2.1 * pixels + 150 * images * rows) +
                      1.5 * elements_w() + 1.2 * beyond_caches(elements_x() + elements_y());
-  return gradient ? 1.4 * all : all;  // residues of the strides, and rows between them
+  return gradient ? 1.4 * all : all;
 }
 
 double ConvCost::filters_by_spread() const {
@@ -187,8 +188,7 @@ double ConvCost::filters_by_planes() const {
   const double pitch = places[1] + (taps[1] - 1) * dilation[1] / stride[1], whole = vectors(places[1]);
   const double steps = channels * taps[0] * taps[1];
   const double work = images * groups * places[0] * std::min(whole, pitch / 16) * steps;
-  const double copied =
-      elements_x() * std::min(taps[0], stride[0]) * std::min(taps[1], stride[1]) / (stride[0] * stride[1]);
+  const double copied = elements_x() * met() / (stride[0] * stride[1]);
   // A product of planes that are read where they lie.
   if (is_point() && rows_lie) return 2.2 * work * filters + 1.2 * work * parts(filters, 4) + 20 * elements_w();
   const double sums = rows_lie && groups > 1 && filters <= 2 ? 0.65 : 1, grouped = !rows_lie && groups > 1 ? 0.8 : 1;
@@ -242,8 +242,6 @@ double ConvCost::filters_by_gemm() const {
 
 // ---- a filter for each channel
 
-double DepthwiseCost::met() const { return std::min(taps[0], stride[0]) * std::min(taps[1], stride[1]); }
-
 double DepthwiseCost::planes(Pass pass) const {
   const double all = images * groups, far = beyond_caches(elements_x()) + beyond_caches(elements_y());
   if (pass == Pass::Images) {
@@ -277,7 +275,6 @@ double DepthwiseCost::copies(Pass pass) const {
 RowsCost::RowsCost(const ConvAttrs& a, const Operand& from, const Operand& weight, const Operand& to, bool gradient)
     : ConvCost(a, gradient ? to : from, weight, gradient ? from : to), gradient(gradient) {}
 
-double RowsCost::met() const { return std::min(taps[0], stride[0]) * std::min(taps[1], stride[1]); }
 double RowsCost::rows() const { return gradient ? parts(size[0], stride[0]) * met() : places[0]; }
 double RowsCost::columns() const { return gradient ? parts(size[1], stride[1]) : places[1]; }
 

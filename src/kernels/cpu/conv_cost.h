@@ -38,6 +38,8 @@ struct ConvCost {
   double filters_by_gemm() const;
 
  protected:
+  /// Residues of the strides that meet taps: planes to copy, and products of a gradient.
+  double met() const;
   /// Elements of lines that groups read or write once more each, from beyond the caches.
   double again(bool gradient) const;
   /// Pixels of images that each residue of the strides writes, with gaps between them.
@@ -65,8 +67,6 @@ struct DepthwiseCost : ConvCost {
 
  private:
   double window() const { return taps[0] * taps[1]; }
-  /// Copies of a plane, of residues of the strides, that meet taps.
-  double met() const;
 };
 
 /// Forward or the gradient of images, of windows of several taps where rows lie one after the other: in cycles of the
@@ -88,8 +88,6 @@ struct RowsCost : ConvCost {
   double each() const { return gradient ? channels : filters; }
   double read() const { return gradient ? elements_y() : elements_x(); }
   double written() const { return gradient ? elements_x() : elements_y(); }
-  // A gradient is a product for each residue of the strides, of which so many meet taps.
-  double met() const;
   double rows() const;
   double columns() const;
   double steps() const { return summed() * taps[0] * taps[1] / (gradient ? met() : 1); }

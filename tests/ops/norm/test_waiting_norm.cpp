@@ -4,9 +4,11 @@
 
 #include <thread>
 
+#include "io/temporary_folder.h"
 #include "ops/batch_norm.h"
 #include "ops/ops_check.h"
 #include "tessera/autograd.h"
+#include "tessera/io.h"
 #include "tessera/nn.h"
 #include "tessera/observer.h"
 #include "tessera/ops.h"
@@ -140,6 +142,14 @@ TEST_F(WaitingNorm, DoesNotWaitForMemoryThatOthersMayWrite) {
   y = norm(foreign);
   memory[1] = 5;
   expect_same(y, want);
+}
+
+// What the library reads for the length of a call is not seen by others.
+TEST_F(WaitingNorm, WaitsAlsoAfterItsTensorsWereSaved) {
+  const TemporaryFolder folder;
+  save_safetensors(folder.path() + "/norm.safetensors",
+                   {{"weight", weight}, {"bias", bias}, {"mean", running_mean}, {"var", running_var}});
+  EXPECT_EQ(ops_of([&] { relu(norm(x)).data_ptr(); }), PassNames{"batch_norm"});
 }
 
 TEST_F(WaitingNorm, KeepsTheStateOfItsCall) {
