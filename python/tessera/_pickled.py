@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from ._types import Any, DeviceLike
 
 _KNOWN = {"tessera._tensor": ("_rebuilt",), "tessera._C": ("DType", "Device", "Tensor"), "tessera.nn.base": ("Parameter",),
-          "numpy": ("ndarray", "dtype"), "numpy._core.multiarray": ("_reconstruct", "scalar"), "numpy.core.multiarray": ("_reconstruct", "scalar"),
-          "_codecs": ("encode",), "collections": ("OrderedDict", "defaultdict", "Counter"),
-          "builtins": ("set", "frozenset", "slice", "range", "complex", "bytearray", "list", "dict", "int", "float")}
+          "collections": ("OrderedDict", "defaultdict", "Counter"), "builtins": ("set", "frozenset", "complex", "list", "dict", "int", "float")}
 
 
 class _Reader(pickle.Unpickler):

@@ -38,8 +38,11 @@ def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
 # ---- copies
 
 
-def _rebuilt(bits, dtype, device, requires_grad, kind=Tensor):
-    made = _C._from_array(bits if bits.flags.writeable else bits.copy(), dtype).to(device)
+def _rebuilt(content, bits, shape, dtype, device, requires_grad, kind=Tensor):
+    import numpy
+
+    # Arrays of NumPy's own would let a file that is damaged write to any memory.
+    made = _C._from_array(numpy.frombuffer(content, bits).reshape(shape).copy(), dtype).to(device)
     return kind(made, requires_grad) if kind is not Tensor else made.requires_grad_(requires_grad) if requires_grad else made
 
 
@@ -48,7 +51,7 @@ def __reduce_ex__(self, protocol) -> Any:
     if self.is_meta:
         raise _C.Error(f"pickle: {self!r} has no memory")
     bits = self.detach().cpu().contiguous()._numpy()
-    return _rebuilt, (bits, self.dtype, str(self.device), self.requires_grad, type(self))
+    return _rebuilt, (bits.tobytes(), bits.dtype.str, bits.shape, self.dtype, str(self.device), self.requires_grad, type(self))
 
 
 def __copy__(self) -> Tensor:
